@@ -73,9 +73,9 @@ impl Base {
         if self.disk.metadata.rolls() { self.clock.monotonic_ms() as u32 } else { 0 }
     }
 
-    /// Keeps a block that has just been verified.
-    pub(crate) fn keep(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>) {
-        self.cache.put(key, address, block, self.now_ms());
+    /// Keeps a block that was written for epoch `birth`, and has just been verified.
+    pub(crate) fn keep(&self, key: NodeKey, address: u64, birth: Epoch, block: Arc<MetaBlock>) {
+        self.cache.put(key, address, birth, block, self.now_ms());
     }
 
     /// Takes a clean block out of memory, if it is there and what it was when it was read.
@@ -150,15 +150,17 @@ impl Base {
         scribble.is_some()
     }
 
-    /// Clean blocks that somebody has written to are forgotten, those too that were looked at a moment ago. Whether there were any.
-    pub(crate) fn weed(&self) -> bool {
-        let mut found = false;
+    /// Clean blocks that somebody has written to are forgotten, those too that were looked at a moment ago. Gives these, and for which epoch each was
+    /// last changed legally; 0 if that is not known.
+    pub(crate) fn weed(&self) -> Vec<(Place, Epoch)> {
+        let newest = self.disk.newest();
+        let mut found = Vec::new();
         for (key, address) in self.cache.versions() {
-            if let Some((block, _)) = self.cache.get(key, address)
-                && self.is_scribbled(&block, key, address, 0)
-            {
+            let Some((block, _)) = self.cache.get(key, address) else { continue };
+            let written = self.cache.birth(key, address, newest).unwrap_or(0);
+            if self.is_scribbled(&block, key, address, written) {
+                found.push((key.place(&self.disk, address), written));
                 self.cache.take(key, address);
-                found = true;
             }
         }
         found

@@ -597,7 +597,7 @@ impl Trees {
     fn settle(&mut self, base: &Base) {
         for (key, dirty) in self.dirty.drain() {
             match dirty.address.get() {
-                Ok([address, _]) => base.keep(key, address, dirty.block.into_shared()),
+                Ok([address, _]) => base.keep(key, address, dirty.changed, dirty.block.into_shared()),
                 Err(scribble) => base.disk.note_scribble(scribble, Some(key.object_key()), "the block is read again"),
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::locked_block::Slot;
 use crate::meta_block::{MetaBlock, NodeKey};
+use holdfast_object::Epoch;
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -17,9 +18,14 @@ struct Entry {
     block: Arc<MetaBlock>,
     /// When its bytes were last verified, or written: of milliseconds the lowest bits, which come again after 49 days.
     checked_ms: u32,
-    /// Used since the hand last came by.
-    used: bool,
+    /// For which epoch it was written: the lowest bits, with [`USED`]. To be told alone: nothing is made of it.
+    birth: u32,
 }
+
+/// Of `birth`: used since the hand last came by.
+const USED: u32 = 1 << 31;
+
+const _: () = assert!(size_of::<Entry>() == 16, "each block in memory has one");
 
 #[derive(Default)]
 struct Shard {
@@ -52,8 +58,16 @@ impl NodeCache {
     pub(crate) fn get(&self, key: NodeKey, address: u64) -> Option<(Arc<MetaBlock>, u32)> {
         let mut shard = self.shard(&key).lock();
         let entry = shard.entries.get_mut(&(key, address))?;
-        entry.used = true;
+        entry.birth |= USED;
         Some((entry.block.clone(), entry.checked_ms))
+    }
+
+    /// For which epoch a block was written, where the newest one is this. Right for the 2^31 before it, which at ten recovery points a second come in
+    /// seven years.
+    pub(crate) fn birth(&self, key: NodeKey, address: u64, newest: Epoch) -> Option<Epoch> {
+        let birth = self.shard(&key).lock().entries.get(&(key, address))?.birth & !USED;
+        let ago = (newest as u32 & !USED).wrapping_sub(birth) & !USED;
+        newest.checked_sub(ago.into())
     }
 
     /// A block that [`NodeCache::get`] gave has been verified.
@@ -63,12 +77,12 @@ impl NodeCache {
         }
     }
 
-    /// Takes a block that has just been verified. Cheaper in a window, if it has not been at that address before.
-    pub(crate) fn put(&self, key: NodeKey, address: u64, block: Arc<MetaBlock>, now_ms: u32) {
+    /// Takes a block that was written for epoch `birth`, and has just been verified. Cheaper in a window, if it has not been at that address before.
+    pub(crate) fn put(&self, key: NodeKey, address: u64, birth: Epoch, block: Arc<MetaBlock>, now_ms: u32) {
         let mut shard = self.shard(&key).lock();
         let Shard { entries, clock } = &mut *shard;
         let slot = block.put_address(address);
-        let before = entries.insert((key, address), Entry { block, checked_ms: now_ms, used: false });
+        let before = entries.insert((key, address), Entry { block, checked_ms: now_ms, birth: birth as u32 & !USED });
         if before.is_none_or(|before| before.block.slot_in_memory() != slot) {
             clock.push_back(slot);
         }
@@ -78,8 +92,8 @@ impl NodeCache {
             match entries.get_mut(&version) {
                 // Another block is in this place by now, or the block in another.
                 Some(entry) if entry.block.slot_in_memory() != oldest => {}
-                Some(entry) if entry.used => {
-                    entry.used = false;
+                Some(entry) if entry.birth & USED != 0 => {
+                    entry.birth &= !USED;
                     clock.push_back(oldest);
                 }
                 _ => {
@@ -136,12 +150,12 @@ mod tests {
     fn bounded_and_by_address() {
         let cache = NodeCache::new(64 * 4096);
         for index in 0..1000 {
-            cache.put(key(index), index + 1, block(index), 0);
+            cache.put(key(index), index + 1, 1, block(index), 0);
         }
         assert!(cache.len() <= 64);
         assert!(cache.get(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1001).is_none(), "another address is another block");
-        cache.put(key(999), 7, block(999), 0);
+        cache.put(key(999), 7, 1, block(999), 0);
         assert!(cache.get(key(999), 1000).is_some() && cache.get(key(999), 7).is_some(), "both versions are there");
         assert!(cache.take(key(999), 1000).is_some());
         assert!(cache.get(key(999), 1000).is_none() && cache.get(key(999), 7).is_some());
@@ -154,10 +168,10 @@ mod tests {
         let shard_of = |index| std::ptr::from_ref(cache.shard(&key(index)));
         let others: Vec<u64> = (1..).filter(|index| shard_of(*index) == shard_of(0)).take(4).collect();
         let before = block(0);
-        cache.put(key(0), 1, before.clone(), 0);
-        cache.put(key(0), 1, block(0), 0);
+        cache.put(key(0), 1, 1, before.clone(), 0);
+        cache.put(key(0), 1, 1, block(0), 0);
         for index in others {
-            cache.put(key(index), index + 1, block(index), 0);
+            cache.put(key(index), index + 1, 1, block(index), 0);
         }
         assert!(cache.get(key(0), 1).is_none(), "the oldest is still there");
         assert_eq!(cache.len(), 4);
@@ -165,10 +179,23 @@ mod tests {
     }
 
     #[test]
+    fn it_is_known_for_which_epoch_a_block_was_written() {
+        let cache = NodeCache::new(0);
+        let epochs = [(7, 7), (1, 9), (u64::from(USED) - 1, u64::from(USED) + 5), (5 << 33, (5 << 33) + 1)];
+        for (birth, newest) in epochs {
+            cache.put(key(0), 1, birth, block(0), 0);
+            assert_eq!(cache.birth(key(0), 1, newest), Some(birth));
+            cache.get(key(0), 1).unwrap();
+            assert_eq!(cache.birth(key(0), 1, newest), Some(birth), "used");
+        }
+        assert_eq!(cache.birth(key(0), 2, 9), None);
+    }
+
+    #[test]
     fn put_and_take_again_and_again() {
         let cache = NodeCache::new(0);
         for round in 0..10_000 {
-            cache.put(key(round % 7), round, block(round % 7), 0);
+            cache.put(key(round % 7), round, 1, block(round % 7), 0);
             cache.take(key(round % 7), round);
         }
         assert!(cache.shards.iter().all(|shard| shard.lock().clock.len() < 100));

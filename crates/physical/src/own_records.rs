@@ -8,12 +8,14 @@ use crate::module::Module;
 use crate::objects::{system_key, table_of};
 use crate::sealed_record::SealedRecord;
 use crate::tree::{Change, Trees};
-use holdfast_object::{Corruption, Error, ObjectKey, Place, Result};
+use holdfast_object::{Corruption, Epoch, Error, ObjectKey, Place, Result};
 use parking_lot::RwLockReadGuard;
 use std::sync::atomic::Ordering;
 
 /// A second in which nothing was looked at.
 const NEVER: u32 = u32::MAX;
+/// Most blocks that are told beside the first.
+const TOLD_MAX: usize = 8;
 
 impl Module {
     /// The trees, for finding something in them.
@@ -43,6 +45,25 @@ fn may_be_misled(error: &Error) -> bool {
 /// astray as well.
 pub(crate) fn misled(disk: &Disk, place: Place, error: &Error) -> Error {
     let what = "what leads there has gone bad in memory, to which somebody has written who must not".into();
+    disk.give_up(Corruption { place, what, expected: "what it was".into(), got: error.to_string() })
+}
+
+/// The same, by these blocks, if that is known.
+fn misled_by(disk: &Disk, blocks: &[(Place, Epoch)], error: &Error) -> Error {
+    let Some(((place, written), others)) = blocks.split_first() else {
+        return misled(disk, Place { address: None, ..disk.place(0) }, error);
+    };
+    let mut what = "what was gone by, has gone bad in memory, to which somebody has written who must not".to_string();
+    if *written != 0 {
+        what += &format!(", last changed legally for epoch {written}");
+    }
+    for (place, written) in others.iter().take(TOLD_MAX) {
+        what += &format!("; so has {place}, of epoch {written}");
+    }
+    if others.len() > TOLD_MAX {
+        what += &format!("; and {} more", others.len() - TOLD_MAX);
+    }
+    let place = place.clone();
     disk.give_up(Corruption { place, what, expected: "what it was".into(), got: error.to_string() })
 }
 
@@ -88,22 +109,31 @@ impl Trees {
     /// Whether something in memory has gone bad that may have led to what seems to be damage of the device. Clean blocks that have are
     /// forgotten, and records that have a copy are looked at again before they are used.
     pub(crate) fn is_in_doubt(&self, base: &Base) -> bool {
+        self.doubt(base).is_some()
+    }
+
+    /// The same, with the clean blocks that have.
+    fn doubt(&self, base: &Base) -> Option<Vec<(Place, Epoch)>> {
         if !base.disk.metadata.rolls() {
-            return false;
+            return None;
         }
         let weeded = base.weed();
         let own_are_good = self.own().all(|record| record.bytes().is_ok()) && self.kept.are_good();
         if !own_are_good {
             self.looked_s.store(NEVER, Ordering::Relaxed);
         }
-        weeded || !own_are_good || !self.is_sound()
+        (!weeded.is_empty() || !own_are_good || !self.is_sound()).then_some(weeded)
     }
 
     /// An error as it is; or, if what led to it may have gone bad since so many scribbles were known, that the epoch is given up.
     pub(crate) fn in_doubt(&self, base: &Base, scribbles: u64, error: Error) -> Error {
-        match may_be_misled(&error) && (self.is_in_doubt(base) || base.disk.counters.scribbles() != scribbles) {
-            true => misled(&base.disk, base.disk.place(0), &error),
-            false => error,
+        if !may_be_misled(&error) {
+            return error;
+        }
+        match self.doubt(base) {
+            Some(weeded) => misled_by(&base.disk, &weeded, &error),
+            None if base.disk.counters.scribbles() != scribbles => misled_by(&base.disk, &[], &error),
+            None => error,
         }
     }
 

@@ -44,7 +44,7 @@ impl Trees {
                     let Ok(bytes) = verify(Unverified::new(RawBlock(bytes)), key, &pointer) else { continue };
                     let block = MetaBlock::clean(bytes, key, &pointer, base.disk.metadata);
                     if block.check(&base.disk, key, pointer.address[0]).is_ok() {
-                        base.keep(key, pointer.address[0], Arc::new(block));
+                        base.keep(key, pointer.address[0], pointer.birth_phys, Arc::new(block));
                     }
                 }
             });

@@ -250,7 +250,7 @@ impl Module {
         }
         // The walk comes through it again for each leaf.
         if trees.in_memory(&self.base, node, pointer).is_none() {
-            self.base.keep(node, pointer.address[0], block.clone());
+            self.base.keep(node, pointer.address[0], pointer.birth_phys, block.clone());
         }
         Ok(Some(block))
     }

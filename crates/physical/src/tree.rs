@@ -147,7 +147,7 @@ impl Trees {
         }
         let (is_named, is_in_doubt) = (|| self.is_named(base, key, pointer), || self.is_in_doubt(base));
         let block = Arc::new(MetaBlock::load(&base.disk, key, pointer, is_named, is_in_doubt)?);
-        base.keep(key, pointer.address[0], block.clone());
+        base.keep(key, pointer.address[0], pointer.birth_phys, block.clone());
         Ok(block)
     }
 

@@ -127,7 +127,7 @@ impl Rig {
         let base = &self.module.base;
         let mut block = base.cache.take(node, pointer.address[0]).expect("it was just written");
         Arc::make_mut(&mut block).scribble(at, &[4]);
-        base.keep(node, pointer.address[0], block);
+        base.keep(node, pointer.address[0], pointer.birth_phys, block);
     }
 
     /// That nothing of the epoch being built gets to the device, nor of a later one built upon it.
@@ -469,7 +469,7 @@ fn a_scribbled_counter_frees_no_block_that_is_shared() {
         let mut block = base.cache.take(node, address).expect("it was just read");
         // One becomes none.
         shared.iter().for_each(|at| Arc::make_mut(&mut block).scribble(*at, &[1]));
-        base.keep(node, address, block);
+        base.keep(node, address, 1, block);
     }
     rig.delete(2);
     rig.commit().unwrap();

@@ -565,9 +565,10 @@ impl<'a> Lab<'a> {
             (kind, _) if kind.is_block() => {
                 let (key, address) = (target.key(), target.address);
                 let (_, checked_ms) = module.base.cache.get(key, address)?;
+                let birth = module.base.cache.birth(key, address, module.base.disk.newest())?;
                 let mut block = module.base.cache.take(key, address)?;
                 let done = action(Form::Block(Arc::make_mut(&mut block).scribbled()));
-                module.base.cache.put(key, address, block, checked_ms);
+                module.base.cache.put(key, address, birth, block, checked_ms);
                 Some(done)
             }
             (MetaKind::Record, State::Changed) => {

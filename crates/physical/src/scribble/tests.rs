@@ -1,5 +1,7 @@
 use super::*;
 use crate::commit::tests::Rig;
+use crate::format::split_address;
+use crate::objects::{system_key, table_of};
 use holdfast_integrity::crc64_neutral;
 use holdfast_object::{Batch, Error, ObjectId, ObjectKey, ObjectStore, Op, ScrubCursor, Seek, SnapshotId, Timestamp};
 use std::collections::BTreeSet;
@@ -394,6 +396,24 @@ fn an_epoch_that_was_led_astray_a_moment_ago_is_begun_anew() {
         is_right(&rig, 129, &what);
         assert_eq!(rig.stored().0, 2, "{what}");
     }
+}
+
+#[test]
+fn what_led_an_epoch_astray_is_named() {
+    let rig = Rig::new();
+    rig.fill(2, 130);
+    rig.commit().unwrap();
+    let (written, table) = (rig.module.epoch(), system_key(table_of(DomainId::MAIN)));
+    let root = rig.module.trees.read().system[&table.object.0].root;
+    rig.scribble_cached(NodeKey::new(table, root.level, 0), &root, 77);
+    let met = Error::corrupt(rig.module.base.disk.place(5), "level", 1, 2);
+    let error = rig.module.or_given_up::<()>(|| Err(met)).unwrap_err();
+    assert!(matches!(error, Error::GivenUp(_)), "{error}");
+    let error = error.to_string();
+    let what = format!("block {}: what was gone by, has gone bad in memory", split_address(root.address[0]).1);
+    assert!(error.contains(&what) && error.contains(&table.to_string()), "{error}");
+    assert!(error.contains(&format!(", last changed legally for epoch {written}: ")), "{error}");
+    assert!(error.contains("block 5: level: expected 1, got 2") && !error.contains("block 0"), "{error}");
 }
 
 /// Nothing that comes later would tell of these: behind a hole nothing is read, and attributes are kept by who asked for them. No time passes here.
