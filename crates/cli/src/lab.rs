@@ -256,6 +256,9 @@ pub(crate) struct Struggle {
     pub(crate) found: Vec<String>,
     /// Why it was not made in the end.
     pub(crate) read_only: Option<String>,
+    /// Of a logic bug: nothing audits recovery points, so it is stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unaudited: bool,
 }
 
 /// What metadata is in memory.

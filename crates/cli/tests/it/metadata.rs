@@ -425,6 +425,26 @@ fn each_logic_bug_is_found_by_the_audit_and_told() {
 }
 
 #[test]
+fn a_logic_bug_that_nothing_audits_is_said_to_be_stored() {
+    if !fuse() {
+        return;
+    }
+    for (audit, is_unaudited) in [("none", true), ("store", false)] {
+        let rig = Rig::new();
+        let work = Work::new(&rig, &format!("{OPTIONS},audit={audit}"));
+        let said = rig.run(["inject", "m", "--logic-bug", "object-count"]).exits(0).out;
+        assert_eq!(said.contains("nothing will find it, as this mount has audit=none"), is_unaudited, "{said}");
+        assert_eq!(said.contains("1 logic bug"), !is_unaudited, "{said}");
+        let done = inject(&rig, "--logic-bug object-count");
+        assert_eq!(done["recovery_point"]["is_unaudited"].as_bool().unwrap_or(false), is_unaudited, "{done}");
+        work.is_right();
+        rig.run(["unmount", "m"]).exits(0);
+        let code = rig.run(["check", "s"]).code;
+        assert_eq!(code == Some(0), !is_unaudited, "{code:?}");
+    }
+}
+
+#[test]
 fn the_same_again_and_again_makes_the_store_read_only_and_it_says_what_to_do() {
     if !fuse() {
         return;

@@ -213,6 +213,10 @@ impl Report for Done {
             restarts => format!("; the recovery point was begun anew {}", count(restarts, "time", "times")),
         };
         text.push_str(&match found.is_empty() {
+            true if made.is_unaudited => {
+                "found: nothing, and nothing will find it, as this mount has audit=none: it is stored (`holdfast check` finds it)\n"
+                    .into()
+            }
             true => format!("found: nothing yet, but when it is used next{anew}\n"),
             false => format!("found: {}{anew}\n", found.join(" and ")),
         });

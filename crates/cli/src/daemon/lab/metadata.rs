@@ -1,5 +1,6 @@
 //! Metadata in the memory of a mount made for it: listed, and damaged on purpose.
 
+use crate::audited::Audited;
 use crate::commands::inject::find;
 use crate::daemon::State;
 use crate::failure::{Failure, Result};
@@ -43,7 +44,7 @@ pub(super) fn answer(state: &State, request: MetadataRequest) -> Result<InjectRe
             choice.states = states(&choice, when)?;
             match when {
                 When::Dirty if live.read_only => Err(no_recovery_points()),
-                When::Dirty => ambush(stack, Blow::Scribble(choice), times, step),
+                When::Dirty => ambush(state, stack, Blow::Scribble(choice), times, step),
                 _ if times > 1 => Err(Failure::usage(
                     "--times is for what a recovery point is struck with: --memory=dirty, or --logic-bug",
                 )),
@@ -51,7 +52,7 @@ pub(super) fn answer(state: &State, request: MetadataRequest) -> Result<InjectRe
             }
         }
         MetadataRequest::Strike { .. } if live.read_only => Err(no_recovery_points()),
-        MetadataRequest::Strike { blow, times, step, .. } => ambush(stack, blow, times, step),
+        MetadataRequest::Strike { blow, times, step, .. } => ambush(state, stack, blow, times, step),
     }
 }
 
@@ -193,7 +194,7 @@ fn now(stack: &Stack, choice: Choice, when: When) -> Result<InjectReply> {
 }
 
 /// Makes a recovery point, and strikes it on its way; or the next one that has what is to be struck.
-fn ambush(stack: &Stack, blow: Blow, times: u32, step: Step) -> Result<InjectReply> {
+fn ambush(state: &State, stack: &Stack, blow: Blow, times: u32, step: Step) -> Result<InjectReply> {
     let is_batch = matches!(&blow, Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch);
     let mut outcome = Ok(());
     if let Step::Once | Step::Begin { .. } = step {
@@ -242,6 +243,7 @@ fn ambush(stack: &Stack, blow: Blow, times: u32, step: Step) -> Result<InjectRep
         restarts: restarts - fallen.before.restarts,
         found: fallen.found,
         read_only: outcome.err().map(|error| error.to_string()).or(status.read_only),
+        is_unaudited: matches!(blow, Blow::Bug { .. }) && state.mounting.options.audit == Audited::Nothing,
     });
     let struck = fallen.blown.iter().map(|blown| told(stack, blown)).collect();
     Ok(InjectReply::Metadata(MetadataStruck { struck, is_only: false, recovery_point }))
