@@ -3,7 +3,7 @@
 use super::Lab;
 use crate::alloc::Zone;
 use crate::format::blockptr::PointerKind;
-use crate::format::{BlockPointer, POINTERS, Record};
+use crate::format::{BlockPointer, LABEL_BLOCKS, POINTERS, Record};
 use crate::meta_block::NodeKey;
 use crate::objects::{map_of, orphans_of};
 use crate::tree::Trees;
@@ -60,11 +60,17 @@ pub enum LogicBug {
     SwappedBirths,
     /// A pointer to a page, as if it were one to a tree block.
     SwappedLevel,
+    /// What stands for a block that has no address yet, and no such block.
+    PlaceholderLeft,
+    /// A pointer into a label.
+    AddressInLabel,
+    /// A snapshot of an epoch before its own.
+    SnapshotBackdated,
 }
 
 impl LogicBug {
     /// All of them.
-    pub const ALL: [LogicBug; 23] = [
+    pub const ALL: [LogicBug; 26] = [
         LogicBug::BitWithoutPointer,
         LogicBug::PointerWithoutBit,
         LogicBug::PointerToUsedBlock,
@@ -88,6 +94,9 @@ impl LogicBug {
         LogicBug::FutureBirth,
         LogicBug::SwappedBirths,
         LogicBug::SwappedLevel,
+        LogicBug::PlaceholderLeft,
+        LogicBug::AddressInLabel,
+        LogicBug::SnapshotBackdated,
     ];
 
     /// As it is written.
@@ -116,6 +125,9 @@ impl LogicBug {
             LogicBug::FutureBirth => "future-birth",
             LogicBug::SwappedBirths => "swapped-births",
             LogicBug::SwappedLevel => "swapped-level",
+            LogicBug::PlaceholderLeft => "placeholder-left",
+            LogicBug::AddressInLabel => "address-in-label",
+            LogicBug::SnapshotBackdated => "snapshot-backdated",
         }
     }
 }
@@ -297,6 +309,15 @@ impl Lab<'_> {
             })?,
             LogicBug::SwappedLevel => {
                 self.change_pointer(trees, choice, |page| BlockPointer { kind: PointerKind::Tree, level: 1, ..page })?
+            }
+            LogicBug::PlaceholderLeft => self.change_pointer(trees, choice, |_| BlockPointer::PENDING)?,
+            LogicBug::AddressInLabel => {
+                let block = choice % LABEL_BLOCKS;
+                self.change_pointer(trees, choice, |page| BlockPointer { address: [1 + block, 0], ..page })?
+            }
+            LogicBug::SnapshotBackdated => {
+                let backdated = trees.kept.backdate(DomainId::MAIN);
+                backdated.map(|[made, told]| format!("a snapshot of epoch {made} says that it is of epoch {told}"))
             }
         };
         Ok(told)

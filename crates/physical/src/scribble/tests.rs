@@ -222,6 +222,16 @@ fn each_logic_bug_is_found_by_an_equation() {
         let told = rig.module.lab().logic_bug(bug, 7).unwrap().unwrap_or_else(|| panic!("{bug} is not done"));
         let error = rig.commit().expect_err(&told).to_string();
         assert!(error.contains("a logic bug"), "{bug}, {told}: {error}");
+        let equation = match bug {
+            LogicBug::PlaceholderLeft => "pending",
+            LogicBug::AddressInLabel => "range",
+            LogicBug::SnapshotBackdated => "snapshots",
+            LogicBug::FutureBirth => "births",
+            LogicBug::SwappedBirths => "birth order",
+            LogicBug::SwappedLevel => "levels",
+            _ => "",
+        };
+        assert!(error.contains(&format!("\"{equation}")), "{bug}, {told}: {error}");
         let counters = rig.module.status().counters;
         assert_eq!((counters.audit_failures, counters.scribbles), (1, 0), "{bug}, {told}");
         assert_eq!(rig.stored(), before, "{bug}, {told}");

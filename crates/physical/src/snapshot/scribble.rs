@@ -1,12 +1,12 @@
 //! What nobody may do to what is known of snapshots: see [`crate::scribble`].
 
 use super::dying::Dying;
-use super::{Deleted, Kept, OfDomain};
+use super::{Deleted, EntrySums, Kept, OfDomain};
 use crate::format::DeadRun;
 use crate::objects::table_of;
 use crate::scribble::Cells;
 use crate::sealed_record::SealedRecord;
-use holdfast_object::DomainId;
+use holdfast_object::{DomainId, Epoch};
 
 impl Kept {
     /// What is known of all lists.
@@ -76,5 +76,14 @@ impl Kept {
         let counted = metadata.get();
         metadata.set(counted.checked_sub(1).unwrap_or(1));
         Some([counted, metadata.get()])
+    }
+
+    /// A logic bug: the newest snapshot of a domain is one of an older epoch. Gives its epoch, and that.
+    pub(crate) fn backdate(&mut self, domain: DomainId) -> Option<[Epoch; 2]> {
+        let held = self.domains.get_mut(&domain)?.held.last_mut()?;
+        let made = held.stored.epoch;
+        held.stored.epoch = made.checked_sub(1)?;
+        held.sums = EntrySums::of(&held.stored);
+        Some([made, held.stored.epoch])
     }
 }
