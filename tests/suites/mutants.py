@@ -62,7 +62,7 @@ MUTANTS = [
     ("bound that sinks", PHYSICAL, COMMIT, "self.audit_bound(base, *key, record);", "let _ = (key, record);"),
     ("bound of a page alone", PHYSICAL, COMMIT, "let is_beyond = record.page_bound == 0 && !record.root.is_hole();", "let is_beyond = false;"),
     ("checksum of a page of names", NAMING, ROLLED, "self.crc64 ^= delta.crc64;", ""),
-    ("page of names without a second sum", CACHE, "crates/cache/src/plan.rs", "if bytes.seal().is_none() && self.is_metadata(id) {", "if bytes.seal().is_none() && self.is_metadata(id) && false {"),
+    ("page of names without a second sum", CACHE, "crates/cache/src/plan.rs", "if bytes.seal().is_none() && is_metadata {", "if bytes.seal().is_none() && is_metadata && false {"),
     ("second sum of a page of names", NAMING, ROLLED, "self.seal = self.seal.changed(delta.tally);", ""),
     ("digest of an entry", NAMING, INDEX, "changes.entries = changes.entries.wrapping_add(times);", ""),
     ("digest of an entry's name", NAMING, INDEX, "changes.names += SetDigest::of(name_number(object, place)).times(times);", "let _ = (object, place);"),

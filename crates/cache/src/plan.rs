@@ -338,6 +338,7 @@ impl<'a> Planner<'a> {
     fn write(&mut self, id: ObjectId, fragments: &[Fragment]) -> Result<Step> {
         let mut pages = Vec::with_capacity(fragments.len());
         let mut last = None;
+        let is_metadata = self.is_metadata(id);
         for fragment in fragments {
             let (start, end) = (usize::from(fragment.start), usize::from(fragment.end));
             let ordered = last.is_none_or(|last| last < fragment.index);
@@ -349,16 +350,16 @@ impl<'a> Planner<'a> {
                 return Err(Error::Protocol(format!("frame {} was given back before its use", fragment.page.frame)));
             };
             self.count_page(id, fragment.index);
-            if bytes.seal().is_some_and(|seal| !(self.is_metadata(id) && seal.is_of(id, fragment.index))) {
+            if bytes.seal().is_some_and(|seal| !(is_metadata && seal.is_of(id, fragment.index))) {
                 return Err(Error::Protocol(format!("page {} of {id} is sealed as another one", fragment.index)));
             }
             if fragment.is_whole() {
                 // Only what takes the sums along from the last version seals a page ([`FrameMut`] is anybody's): no sums are made anew of bytes that
                 // came another way. Of a part the cache does that itself, from the old page's sums.
-                if bytes.seal().is_none() && self.is_metadata(id) {
+                if bytes.seal().is_none() && is_metadata {
                     return Err(Error::Protocol(format!("page {} of {id} has no second sum", fragment.index)));
                 }
-                if bytes.is_in_place() || !self.is_metadata(id) {
+                if bytes.is_in_place() || !is_metadata {
                     pages.push((fragment.index, bytes));
                 } else if let Some(Out::Metadata(frame)) = self.out(id) {
                     pages.push((fragment.index, frame.publish_copy(&bytes)));
