@@ -3,8 +3,12 @@
 //!
 //! What is wrong is what a mistake in the requests would leave in their operations: all checksums are right, and the audit has to find it.
 
+use crate::directory::layout::{HeaderRaw, NODE_MAGIC, NodeRaw, node_offset};
+use crate::rolled::Rolled;
 use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// What is done wrongly.
@@ -31,11 +35,19 @@ pub enum NameBug {
     LostXattr,
     /// A directory that is longer than its pages.
     DirectorySize,
+    /// A page of a directory that is nothing that a directory has.
+    PageForm,
+    /// A node that counts an entry more, or less, than it has.
+    NodeCount,
+    /// A directory that names a page as free that is none, or not one that is.
+    FreePage,
+    /// A directory that counts a free page more, or less, than it has.
+    FreePageCount,
 }
 
 impl NameBug {
     /// All of them.
-    pub const ALL: [NameBug; 10] = [
+    pub const ALL: [NameBug; 14] = [
         NameBug::LinkCount,
         NameBug::EntryCount,
         NameBug::EntryWithoutObject,
@@ -46,6 +58,10 @@ impl NameBug {
         NameBug::WrongParent,
         NameBug::LostXattr,
         NameBug::DirectorySize,
+        NameBug::PageForm,
+        NameBug::NodeCount,
+        NameBug::FreePage,
+        NameBug::FreePageCount,
     ];
 
     /// As it is written.
@@ -61,6 +77,10 @@ impl NameBug {
             NameBug::WrongParent => "wrong-parent",
             NameBug::LostXattr => "lost-xattr",
             NameBug::DirectorySize => "directory-size",
+            NameBug::PageForm => "page-form",
+            NameBug::NodeCount => "node-count",
+            NameBug::FreePage => "free-page",
+            NameBug::FreePageCount => "free-page-count",
         }
     }
 
@@ -107,6 +127,21 @@ impl NameBug {
                 *size_min += PAGE_SIZE as u64;
                 true
             }
+            NameBug::PageForm | NameBug::NodeCount | NameBug::FreePage | NameBug::FreePageCount => false,
+        }
+    }
+
+    /// The same of the pages of a directory: a legal change, by a mistake of whoever makes it.
+    fn plant_in_pages(self, pages: &mut BTreeMap<u64, Rolled>) -> bool {
+        let of_leaf =
+            |at| move |page, image: &Rolled| is_leaf(&image[node_offset(page)..]).then_some(node_offset(page) + at);
+        let of_header = |at| move |page, _: &Rolled| (page == 0).then_some(at);
+        match self {
+            NameBug::PageForm => any_page(pages, of_leaf(offset_of!(NodeRaw, magic))),
+            NameBug::NodeCount => any_page(pages, of_leaf(offset_of!(NodeRaw, count))),
+            NameBug::FreePage => any_page(pages, of_header(offset_of!(HeaderRaw, free_head))),
+            NameBug::FreePageCount => any_page(pages, of_header(offset_of!(HeaderRaw, free_count))),
+            _ => false,
         }
     }
 }
@@ -124,6 +159,20 @@ fn any_set(ops: &mut [Op], change: impl Fn(&mut AttrSet) -> Option<()>) -> bool 
         _ => None,
     });
     sets.find_map(change).is_some()
+}
+
+fn is_leaf(node: &[u8]) -> bool {
+    node.starts_with(&NODE_MAGIC) && node[offset_of!(NodeRaw, level)] == 0
+}
+
+/// Inverts a bit of the first page that has such a place.
+fn any_page(pages: &mut BTreeMap<u64, Rolled>, place: impl Fn(u64, &Rolled) -> Option<usize>) -> bool {
+    let found = pages.iter_mut().find_map(|(page, image)| Some((place(*page, image)?, image)));
+    let is_found = found.is_some();
+    if let Some((at, image)) = found {
+        image.put(at, &[image[at] ^ 1]);
+    }
+    is_found
 }
 
 /// The same of what is made.
@@ -151,12 +200,21 @@ impl Bugs {
     }
 
     pub(crate) fn plant(&self, ops: &mut Vec<Op>) {
+        self.plant_by(|bug| bug.plant(ops));
+    }
+
+    /// The same of the pages of a directory that is about to be staged.
+    pub(crate) fn plant_in_pages(&self, pages: &mut BTreeMap<u64, Rolled>) {
+        self.plant_by(|bug| bug.plant_in_pages(pages));
+    }
+
+    fn plant_by(&self, plant: impl FnOnce(NameBug) -> bool) {
         let number = self.0.load(Ordering::Relaxed);
         if number == 0 {
             return;
         }
         if let Some(bug) = NameBug::ALL.into_iter().find(|bug| *bug as u8 == number)
-            && bug.plant(ops)
+            && plant(bug)
         {
             self.0.store(0, Ordering::Relaxed);
         }

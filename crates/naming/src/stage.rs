@@ -50,6 +50,10 @@ impl<'a> Staged<'a> {
         Staged { bugs: Some(bugs), ..self }
     }
 
+    pub(crate) fn bugs(&self) -> Option<&'a Bugs> {
+        self.bugs
+    }
+
     /// It is audited before it is submitted.
     pub(crate) fn audited(self, audits: &'a Audits) -> Staged<'a> {
         Staged { audits: Some(audits), ..self }

@@ -46,9 +46,14 @@ fn request(maker: &mut Maker, bug: NameBug, parent: Node) -> Result<Action, Stri
             Action::SetXattr { node, name: b"user.meant".to_vec(), value, mode: XattrMode::Set }
         }
         NameBug::EntryWithoutObject | NameBug::WrongKind => make(parent, NewNode::Fifo),
-        NameBug::EntryCount | NameBug::WrongName | NameBug::WrongParent | NameBug::DirectorySize => {
-            make(parent, NewNode::Regular)
-        }
+        NameBug::EntryCount
+        | NameBug::WrongName
+        | NameBug::WrongParent
+        | NameBug::DirectorySize
+        | NameBug::PageForm
+        | NameBug::NodeCount
+        | NameBug::FreePage
+        | NameBug::FreePageCount => make(parent, NewNode::Regular),
     })
 }
 

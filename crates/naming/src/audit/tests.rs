@@ -534,7 +534,7 @@ fn bugs_of_the_lab_are_found() {
     let as_it_is: fn(&World) = |_| ();
     type Setting<'a> = (NameBug, fn(&World), Requested, &'a [&'a str]);
     let (links_wrong, xattrs_wrong) = (["links"], ["extended attributes"]);
-    let bugs: [Setting<'_>; 10] = [
+    let bugs: [Setting<'_>; 14] = [
         (NameBug::LinkCount, as_it_is, links, &links_wrong),
         (NameBug::EntryCount, as_it_is, creates, &["entries"]),
         (NameBug::EntryWithoutObject, as_it_is, makes_pipe, &links_wrong),
@@ -545,6 +545,10 @@ fn bugs_of_the_lab_are_found() {
         (NameBug::WrongParent, as_it_is, creates, &["listed names"]),
         (NameBug::LostXattr, as_it_is, sets_xattr, &xattrs_wrong),
         (NameBug::DirectorySize, as_it_is, creates, &["directory sizes"]),
+        (NameBug::PageForm, as_it_is, creates, &["page forms"]),
+        (NameBug::NodeCount, as_it_is, creates, &["entries of nodes"]),
+        (NameBug::FreePage, as_it_is, creates, &["free pages"]),
+        (NameBug::FreePageCount, as_it_is, creates, &["directory pages"]),
     ];
     assert_eq!(bugs.map(|(bug, ..)| bug), NameBug::ALL);
     for (bug, prepare, request, expected) in bugs {

@@ -326,6 +326,9 @@ impl<'a> Directory<'a> {
             header.put(&mut image);
             self.changed.insert(0, image);
         }
+        if let Some(bugs) = staged.bugs() {
+            bugs.plant_in_pages(&mut self.changed);
+        }
         #[cfg(test)]
         crate::audit::plant::in_pages(self.id, &mut self.changed);
         if let Some(audit) = staged.audit() {
