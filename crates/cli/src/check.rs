@@ -251,7 +251,7 @@ impl Report for Checked {
 /// The store cannot be made out, or a repair failed.
 pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked> {
     let Subject { device, store, mounted, repair, given_up } = subject;
-    let options = CheckOptions { repair, ..CheckOptions::default() };
+    let options = CheckOptions { repair, ends: true, ..CheckOptions::default() };
     let mut found = check_blocks(device.clone(), &options, watch)?;
     // Nothing is wrong with the store, but something is with a file.
     found.found += found.lost_pages;

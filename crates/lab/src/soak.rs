@@ -270,7 +270,8 @@ impl Soak {
 
     /// The store is closed.
     fn check(&self) -> Result<(), String> {
-        let report = check(self.device.clone(), &CheckOptions::default()).map_err(|error| format!("check: {error}"))?;
+        let report = check(self.device.clone(), &CheckOptions { ends: true, ..CheckOptions::default() })
+            .map_err(|error| format!("check: {error}"))?;
         if report.found == 0 && report.clean && !report.incomplete {
             return Ok(());
         }

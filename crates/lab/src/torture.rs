@@ -253,7 +253,7 @@ impl Torture {
         if !self.rng.random_ratio(1, 60) {
             return Ok(());
         }
-        let outcome = check(frozen.clone(), &CheckOptions::default());
+        let outcome = check(frozen.clone(), &CheckOptions { ends: true, ..CheckOptions::default() });
         if frozen.over().is_some() {
             self.report.given_up += 1;
         } else {
@@ -571,7 +571,7 @@ impl Torture {
     /// `torn`: the power failed, so superblocks may be torn or not be in all labels yet. Opening sees to these.
     fn check_store(&self, when: &str, torn: bool) -> Step<()> {
         let device: Arc<dyn Device> = self.device.clone();
-        expect_sound(when, torn, check(device, &CheckOptions::default()))
+        expect_sound(when, torn, check(device, &CheckOptions { ends: true, ..CheckOptions::default() }))
     }
 }
 

@@ -156,7 +156,7 @@ impl Catalogue {
             let identity = (BlockClass::of(&used), used.object, used.role as u8, used.level, used.index);
             blocks.entry(identity).or_default().insert(used.copy, used.block);
         };
-        let options = CheckOptions { repair: false, skip_data: true };
+        let options = CheckOptions { skip_data: true, ..CheckOptions::default() };
         let report = check::run(device.clone(), &options, &mut note)?;
         let label = read_label(&**device)?;
         for (number, slot, state) in read_rings(&**device, &label)? {

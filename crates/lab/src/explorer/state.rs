@@ -216,7 +216,8 @@ fn go_on(stack: &Stack, gone: Option<&Kept>) -> Result<(), String> {
 
 /// Everything on the device fits together.
 fn check_device(device: Arc<dyn Device>) -> Result<(), String> {
-    let report = check(device, &CheckOptions::default()).map_err(|error| format!("the check cannot begin: {error}"))?;
+    let report = check(device, &CheckOptions { ends: true, ..CheckOptions::default() })
+        .map_err(|error| format!("the check cannot begin: {error}"))?;
     if report.found == 0 && report.clean && !report.incomplete {
         return Ok(());
     }

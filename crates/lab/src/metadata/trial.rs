@@ -213,7 +213,7 @@ fn bad_pages(run: &Run) -> u64 {
 
 /// What is wrong with it, judged from scratch.
 pub(super) fn what_check_finds(image: &MemoryDevice) -> Vec<String> {
-    match check(Arc::new(image.clone()), &CheckOptions::default()) {
+    match check(Arc::new(image.clone()), &CheckOptions { ends: true, ..CheckOptions::default() }) {
         Ok(report) => report.findings.iter().map(|finding| format!("check: {finding:?}")).collect(),
         Err(error) => vec![format!("check: {error}")],
     }
@@ -266,7 +266,9 @@ pub(super) fn mount_again(run: Run) -> Result<Vec<String>, String> {
     if run.is_closed_in_the_end() {
         run.maker.stack.close().map_err(told)?;
     }
-    let report = check(Arc::new(MemoryDevice::clone(&run.device)), &CheckOptions::default()).map_err(told)?;
+    let report =
+        check(Arc::new(MemoryDevice::clone(&run.device)), &CheckOptions { ends: true, ..CheckOptions::default() })
+            .map_err(told)?;
     wrong.extend(report.findings.iter().map(|finding| format!("check at the end: {finding:?}")));
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::clone(&run.device));
     match Stack::open(device, &StackOptions::new(1024), &clock) {

@@ -145,7 +145,8 @@ pub fn run(seed: u64, requests: u64) -> std::result::Result<Counts, String> {
         return Err(format!("the name space is not sound: {:?}", report.findings));
     }
     stack.close().map_err(|error| words(&error))?;
-    let report = check(device, &CheckOptions::default()).map_err(|error| words(&error))?;
+    let report =
+        check(device, &CheckOptions { ends: true, ..CheckOptions::default() }).map_err(|error| words(&error))?;
     if report.found > 0 { Err(format!("the store is not sound: {:?}", report.findings)) } else { Ok(counts) }
 }
 

@@ -11,6 +11,7 @@
 
 mod account;
 mod births;
+mod end;
 mod labels;
 mod report;
 mod rewrite;
@@ -40,6 +41,9 @@ pub struct CheckOptions {
     pub repair: bool,
     /// Pages of regular files are not read: only metadata is checked.
     pub skip_data: bool,
+    /// What is behind the end of an object must be zeros, or not there: so whoever changes a store by way of the cache leaves it. The store itself
+    /// keeps what it is given.
+    pub ends: bool,
 }
 
 /// Checks the store on `device`, which nobody else may have open.
@@ -89,7 +93,7 @@ const BLOCKS_PER_PROGRESS: u64 = 1024;
 /// As [`check`].
 pub fn block_uses(device: Arc<dyn Device>) -> Result<Vec<BlockUse>> {
     let mut uses = Vec::new();
-    run(device, &CheckOptions { repair: false, skip_data: true }, &mut |used, _| uses.push(used))?;
+    run(device, &CheckOptions { skip_data: true, ..CheckOptions::default() }, &mut |used, _| uses.push(used))?;
     Ok(uses)
 }
 
@@ -112,6 +116,7 @@ pub(crate) fn run(
     labels::check(&*device, &whole.disk, &label, &superblock, options.repair, &mut report, visit)?;
     let pages = if options.skip_data { ReadPages::Metadata } else { ReadPages::All };
     let mut walk = Walk::new(&base, &covered, &superblock, pages, options.repair, &mut report, visit);
+    walk.ends = options.ends;
     walk.system(&trees);
     let seen = walk.into_seen();
     let bitmap = account::check(&base.disk, &covered, &superblock, seen, &mut report);

@@ -75,9 +75,9 @@ pub(super) enum ReadPages {
 }
 
 /// The object whose tree is being walked.
-struct Owner<'a> {
-    key: ObjectKey,
-    record: &'a Record,
+pub(super) struct Owner<'a> {
+    pub(super) key: ObjectKey,
+    pub(super) record: &'a Record,
     /// Pages found with data.
     pages: u64,
     /// Highest page found, plus 1.
@@ -93,11 +93,13 @@ pub(super) struct Walk<'a> {
     superblock: &'a Superblock,
     pages: ReadPages,
     repair: bool,
-    report: &'a mut Report,
+    /// See [`CheckOptions::ends`](super::CheckOptions::ends).
+    pub(super) ends: bool,
+    pub(super) report: &'a mut Report,
     visit: &'a mut dyn FnMut(BlockUse),
     seen: Seen,
     /// The snapshot that is being walked.
-    state: SnapshotId,
+    pub(super) state: SnapshotId,
     /// Epoch of the newest snapshot of the domain `main`, 0 if there is none.
     newest_snapshot: Epoch,
     /// Places of snapshots that are being deleted.
@@ -127,7 +129,20 @@ impl<'a> Walk<'a> {
             ..Seen::default()
         };
         let (state, newest_snapshot, deleted, births) = (SnapshotId::LIVE, 0, Vec::new(), Births::default());
-        Walk { base, superblock, pages, repair, report, visit, seen, state, newest_snapshot, deleted, births }
+        Walk {
+            base,
+            superblock,
+            pages,
+            repair,
+            ends: false,
+            report,
+            visit,
+            seen,
+            state,
+            newest_snapshot,
+            deleted,
+            births,
+        }
     }
 
     pub(super) fn into_seen(self) -> Seen {
@@ -401,8 +416,10 @@ impl<'a> Walk<'a> {
                     continue;
                 }
                 self.report.pages += 1;
+                self.stored_at(owner, index);
                 continue;
             }
+            self.stored_at(owner, index);
             owner.bound = owner.bound.max(index + 1);
             if let Some(side) = pointer.kind.lost() {
                 self.report.lost_pages += 1;
@@ -422,12 +439,12 @@ impl<'a> Walk<'a> {
             }
         }
         if self.pages == ReadPages::All || is_metadata && self.pages == ReadPages::Metadata {
-            self.read_pages(owner.key, first, &pointers);
+            self.read_pages(owner, first, &pointers);
         }
     }
 
     /// Compares the pages' bytes with their checksums. First copies of neighbours are read together.
-    fn read_pages(&mut self, key: ObjectKey, first: u64, pointers: &[BlockPointer]) {
+    fn read_pages(&mut self, owner: &Owner<'_>, first: u64, pointers: &[BlockPointer]) {
         let disk = &self.base.disk;
         let mut buffer = holdfast_block::AlignedBuf::zeroed(pointers.len() * 4096);
         let is_data = |pointer: &BlockPointer| pointer.kind == PointerKind::Data;
@@ -441,9 +458,11 @@ impl<'a> Walk<'a> {
             if run.first().is_some_and(is_data) {
                 let read = disk.read(run[0].address[0], &mut [IoSliceMut::new(bytes)]).is_ok();
                 for (at, (pointer, bytes)) in run.iter().zip(bytes.as_chunks::<4096>().0).enumerate() {
-                    let second = pointer.address[1] != 0;
-                    if second || !read || !pointer.matches(bytes, 0) {
-                        self.load(NodeKey::new(key, 0, first + (start + at) as u64), pointer);
+                    let (second, index) = (pointer.address[1] != 0, first + (start + at) as u64);
+                    if !second && read && pointer.matches(bytes, 0) {
+                        self.has_bytes(owner, index, bytes);
+                    } else if let Some(good) = self.load(NodeKey::new(owner.key, 0, index), pointer) {
+                        self.has_bytes(owner, index, good.bytes());
                     }
                 }
             }
