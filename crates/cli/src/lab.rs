@@ -343,8 +343,15 @@ mod tests {
             ..MetadataBlow::default()
         };
         let found = vec!["x".repeat(3000); 8];
-        let recovery_point =
-            Some(Struggle { epoch: 1, scribbles: 8, audit_failures: 0, restarts: 3, found, read_only: None });
+        let recovery_point = Some(Struggle {
+            epoch: 1,
+            scribbles: 8,
+            audit_failures: 0,
+            restarts: 3,
+            found,
+            read_only: None,
+            is_unaudited: true,
+        });
         let done = MetadataStruck { struck: vec![blow; 8], is_only: false, recovery_point };
         let json = InjectReply::Metadata(done.clone()).to_json(16_000);
         assert!(json.len() <= 16_000);

@@ -279,9 +279,8 @@ impl std::fmt::Display for Failure {
         let Equation { name, left, right, .. } = self.equation;
         write!(f, "\"{name}\": {left}, is {}; {right}, is {}", self.left, self.right)?;
         // None is of a number that counts alone.
-        match (self.left - self.right).only().filter(|number| *number != 0) {
-            Some(number) => write!(f, "; they differ in {number} only")?,
-            None => {}
+        if let Some(number) = (self.left - self.right).only().filter(|number| *number != 0) {
+            write!(f, "; they differ in {number} only")?;
         }
         f.write_str(self.at.as_deref().unwrap_or_default())
     }
