@@ -92,8 +92,18 @@ pub(crate) fn ask_for_starts(blocks: &[&[u8; PAGE_SIZE]]) {
 /// Whether most of them lie behind each other: then one is better summed after the other.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn are_neighbours(blocks: &[&[u8; PAGE_SIZE]]) -> bool {
-    let pairs = blocks.windows(2).filter(|pair| pair[0].as_ptr_range().end == pair[1].as_ptr());
-    pairs.count() >= blocks.len() / 2
+    (0..blocks.len()).filter(|&at| is_followed(blocks, at)).count() >= blocks.len() / 2
+}
+
+/// So many bytes ahead of what is summed are asked for, if the block behind is summed next: half a block. What the processor fetches ahead by itself
+/// ends with each page, and then it waits for the next one. On AMD EPYC without AVX-512 a page under CRC-64 takes 0.20 µs in the order of memory instead
+/// of 0.25, which is what reading it takes, and both sums of `static` 0.19 instead of 0.25; 512 to 2048 bytes do the same.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AHEAD: usize = PAGE_SIZE / 2;
+
+/// Whether the block behind block `at` in memory is the next of them.
+pub(crate) fn is_followed(blocks: &[&[u8; PAGE_SIZE]], at: usize) -> bool {
+    blocks.get(at + 1).is_some_and(|next| next.as_ptr() == blocks[at].as_ptr_range().end)
 }
 
 #[inline]

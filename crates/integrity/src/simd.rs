@@ -5,6 +5,7 @@
 //! hold each against it.
 
 use crate::PAGE_SIZE;
+use crate::page::AHEAD;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -92,15 +93,16 @@ pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; A
     is_x86_feature_detected!("avx2").then(|| unsafe { xor64_each_avx2(blocks) })
 }
 
-/// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit.
+/// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit. If the block behind it in memory is summed next
+/// (`is_followed`), that is asked for on the way.
 #[inline]
-pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE]) -> Option<(FletcherLimbs, u64)> {
+pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> Option<(FletcherLimbs, u64)> {
     if has_wide() {
         // SAFETY: the feature was detected on the line above.
         return Some(unsafe { fletcher_and_xor64_avx512(block) });
     }
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_avx2(block) })
+    is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_avx2(block, is_followed) })
 }
 
 /// The same of blocks side by side.
@@ -369,21 +371,25 @@ fn fletcher_and_xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(Fletc
     let mut sums = [(Lanes256::zero(), _mm256_setzero_si256()); ABREAST];
     for first in (0..PAGE_SIZE).step_by(TURN_BYTES) {
         for (block, sums) in blocks.iter().zip(&mut sums) {
-            *sums = with_vectors(*sums, &block[first..first + TURN_BYTES]);
+            *sums = with_vectors::<false>(*sums, &block[first..first + TURN_BYTES]);
         }
     }
     sums.map(|sums| of_lanes256(sums))
 }
 
 #[target_feature(enable = "avx2")]
-fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE]) -> (FletcherLimbs, u64) {
-    of_lanes256(with_vectors((Lanes256::zero(), _mm256_setzero_si256()), block))
+fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE], is_followed: bool) -> (FletcherLimbs, u64) {
+    let zero = (Lanes256::zero(), _mm256_setzero_si256());
+    of_lanes256(if is_followed { with_vectors::<true>(zero, block) } else { with_vectors::<false>(zero, block) })
 }
 
 #[target_feature(enable = "avx2")]
 #[inline]
-fn with_vectors((mut fletcher, mut xor): Both256, bytes: &[u8]) -> Both256 {
+fn with_vectors<const ASKS: bool>((mut fletcher, mut xor): Both256, bytes: &[u8]) -> Both256 {
     for vector in bytes.as_chunks::<32>().0 {
+        if ASKS {
+            _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().wrapping_add(AHEAD).cast());
+        }
         let vector = load256(vector);
         fletcher.add(vector);
         xor = _mm256_xor_si256(xor, vector);

@@ -61,8 +61,10 @@ fn check_blocks(blocks: &[[u8; PAGE_SIZE]; ABREAST]) {
     }
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the feature was detected on the line above.
-        let (one, all) = unsafe { (fletcher_and_xor64_avx2(each[0]), fletcher_and_xor64_each_avx2(&each)) };
-        assert_eq!((one, all), (expected[0], expected));
+        let one = [false, true].map(|is_followed| unsafe { fletcher_and_xor64_avx2(each[0], is_followed) });
+        // SAFETY: as above.
+        let all = unsafe { fletcher_and_xor64_each_avx2(&each) };
+        assert_eq!((one, all), ([expected[0]; 2], expected));
     }
     assert!(xor64_each(&each).is_none_or(|sums| sums == expected.map(|(_, xor)| xor)));
 }

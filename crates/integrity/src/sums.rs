@@ -1,5 +1,6 @@
 //! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
 
+use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
 use crate::page::{are_neighbours, ask_for_starts};
 #[cfg(target_arch = "x86_64")]
@@ -121,16 +122,17 @@ pub fn fletcher256_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]], mut take: impl Fn
             }
         }
         prefetch_ahead(first, |at| blocks.get(at).copied());
-        let (fletcher, xor) = fletcher256_and_xor64(rest[0]);
+        let (fletcher, xor) = fletcher256_and_xor64(rest[0], is_followed(rest, 0));
         take(fletcher, xor);
         first += 1;
     }
 }
 
-/// The Fletcher-256 and the xor64 of a block, which is read once where the CPU has AVX2.
-fn fletcher256_and_xor64(block: &[u8; PAGE_SIZE]) -> ([u8; 32], u64) {
+/// The Fletcher-256 and the xor64 of a block, which is read once where the CPU has AVX2; `is_followed`: the one behind it in memory is summed next.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is asked for"))]
+fn fletcher256_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> ([u8; 32], u64) {
     #[cfg(target_arch = "x86_64")]
-    if let Some((limbs, xor)) = simd::fletcher_and_xor64(block) {
+    if let Some((limbs, xor)) = simd::fletcher_and_xor64(block, is_followed) {
         return (Fletcher::of_block(&limbs), xor);
     }
     (fletcher256(block), xor64(block))

@@ -3,10 +3,10 @@
 #[cfg(target_arch = "x86_64")]
 use super::{KEYS, x86_blocks, x86_narrow, x86_sums};
 use super::{ROLLING_BLOCK, tally};
-use crate::crc64;
+use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
 use crate::page::{are_neighbours, ask_for_starts};
-use crate::{PAGE_SIZE, prefetch_ahead};
+use crate::{PAGE_SIZE, crc64, prefetch_ahead};
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -79,11 +79,20 @@ pub fn crc64_each(blocks: &[&[u8; ROLLING_BLOCK]], sums: &mut [u64]) {
         if !abreast(&blocks[first..], sums) {
             for (at, sum) in (first..).zip(sums) {
                 prefetch_ahead(at, |at| blocks.get(at).copied());
-                *sum = crc64(blocks[at]);
+                *sum = if is_followed(blocks, at) { crc64_of_followed(blocks[at]) } else { crc64(blocks[at]) };
             }
         }
         first += ABREAST;
     }
+}
+
+/// The CRC-64 of a block, if the one behind it in memory is summed next.
+fn crc64_of_followed(block: &Block) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(crc64) = x86_blocks::crc64(&KEYS, block).or_else(|| x86_narrow::crc64_of_followed(&KEYS, block)) {
+        return crc64;
+    }
+    crc64(block)
 }
 
 /// Sums the first blocks side by side, if there are as many, they lie anywhere, and the CPU can.

@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 
 use super::x86::{has, reduce};
 use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
+use crate::page::AHEAD;
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -32,6 +33,13 @@ pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
     Some(crc64)
 }
 
+/// The same if the block behind it in memory is summed next: that is asked for on the way.
+#[inline]
+pub(super) fn crc64_of_followed(keys: &Keys, block: &Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { followed_avx2(keys, block) })
+}
+
 /// Copies a block, and gives the CRC-64 of what was read of it.
 #[inline]
 pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
@@ -48,6 +56,16 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
         *sums = unsafe { folded::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
     }
     has
+}
+
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+fn followed_avx2(keys: &Keys, block: &Block) -> u64 {
+    let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, _| {
+        if at.is_multiple_of(64 / ROW) {
+            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(at * ROW + AHEAD).cast());
+        }
+    });
+    crc64
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
