@@ -62,6 +62,51 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{BLOCK_SIZE, Error as DeviceError, Filter, MemoryDevice, Operation};
+    use std::io::{IoSlice, IoSliceMut};
+
+    /// A log that was used for something else, and can be trimmed or not.
+    struct Used {
+        device: MemoryDevice,
+        is_able: bool,
+    }
+
+    impl Filter for Used {
+        fn below(&self) -> &dyn Device {
+            &self.device
+        }
+
+        fn on_discard(&self, first: u64, count: u64) -> Result<(), DeviceError> {
+            if self.is_able {
+                return self.device.discard(first, count);
+            }
+            let (device, operation, source) = ("log".into(), Operation::Discard, Arc::new(std::io::Error::other("no")));
+            Err(DeviceError::Io { device, operation, first: Some(first), length_bytes: 0, source })
+        }
+    }
+
+    #[test]
+    fn what_a_new_log_had_is_discarded_if_that_can_be_done_and_main_keeps_all() {
+        let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+        for is_able in [true, false] {
+            let [main, log] = [1280, 2560].map(|blocks| {
+                let device = MemoryDevice::new(blocks);
+                device.write(0, &[IoSlice::new(&vec![7; blocks as usize * BLOCK_SIZE])]).unwrap();
+                Arc::new(Used { device, is_able })
+            });
+            create(main.clone(), log.clone(), &names).unwrap();
+            let has = |device: &Used, byte: u8, blocks: std::ops::Range<u64>| {
+                let mut bytes = vec![0; (blocks.end - blocks.start) as usize * BLOCK_SIZE];
+                device.device.read(blocks.start, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+                bytes.iter().all(|found| *found == byte)
+            };
+            assert!(
+                has(&main, 7, 0..1024) && has(&log, if is_able { 0 } else { 7 }, LABEL_AREA_BLOCKS..2560),
+                "{is_able}"
+            );
+            assert!(Labelled::read(log, Role::Log).is_ok());
+        }
+    }
 
     #[test]
     fn areas_are_whole_mib_and_fill_the_device() {

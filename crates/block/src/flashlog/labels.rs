@@ -4,6 +4,7 @@ use super::Error;
 use super::format::{
     Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role,
 };
+use super::trim::trim_all;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -35,9 +36,12 @@ impl Labelled {
         }
     }
 
-    /// Makes the device one of a set. Labels that it may have had are gone first, also those of another role.
+    /// Makes the device one of a set. Labels that it may have had are gone first, also those of another role, and a log's contents are discarded.
     pub(super) fn create(device: Arc<dyn Device>, label: Label) -> Result<Labelled, crate::Error> {
         wipe(&*device, label.role)?;
+        if label.role == Role::Log {
+            trim_all(&*device, &label.areas);
+        }
         let mut labelled = Labelled { device, label };
         labelled.write(|_| ())?;
         Ok(labelled)

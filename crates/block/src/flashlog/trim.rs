@@ -2,9 +2,21 @@
 
 use super::append::Head;
 use super::device::Flashlog;
-use super::format::{AREA_UNIT_BLOCKS, Point};
+use super::format::{AREA_UNIT_BLOCKS, Areas, Point};
 use super::ring::Area;
+use crate::Device;
 use std::ops::Range;
+
+/// Discards all that was in the areas of a device that becomes a log: on its first way around, a stick need not copy that either.
+pub(super) fn trim_all(log: &dyn Device, areas: &Areas) {
+    for (first, count) in [(areas.meta_start, areas.meta_blocks), (areas.data_start, areas.data_blocks)] {
+        if let Err(error) = log.discard(first, count) {
+            // If the device has failed, writing the label tells.
+            tracing::warn!(device = log.name(), %error, "the log cannot be trimmed");
+            return;
+        }
+    }
+}
 
 impl Flashlog {
     /// Discards what is between this point and the tail, which the label has durably. A device that cannot is none the worse for it.
