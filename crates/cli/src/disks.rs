@@ -11,7 +11,7 @@ use crate::flashlog::in_use::InUse;
 use crate::flashlog::past::{self, Moment};
 use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
-use crate::flashlog::sets::{self, explain, explain_opening, inspect};
+use crate::flashlog::sets::{self, explain, explain_attaching, explain_opening, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
@@ -365,7 +365,8 @@ impl Set {
                 let lasting = Lasting::open_alone(over_main, &options, given.policy.clone(), may_lose);
                 let lasting = lasting.map_err(explain)?;
                 if let Some(log) = log {
-                    lasting.attach_log(below(log.clone(), Role::Log)?).map_err(explain)?;
+                    let attached = lasting.attach_log(below(log.clone(), Role::Log)?);
+                    attached.map_err(|error| explain_attaching(log.name(), error))?;
                 }
                 lasting
             }

@@ -213,7 +213,7 @@ impl Behind {
             Some(_) => None,
             None => match scan.verify_end() {
                 Ok(()) => None,
-                Err(damage @ Error::Damaged { .. }) => Some(damage),
+                Err(damage @ (Error::Damaged { .. } | Error::MissingPages { .. })) => Some(damage),
                 Err(error) => return Err(error),
             },
         };

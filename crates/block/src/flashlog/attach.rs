@@ -391,6 +391,10 @@ fn judge(of_main: &Label, main: &Arc<dyn Device>, log: &Labelled) -> Result<(), 
     // An attaching, or an opening, that was cut off has given the log a later generation.
     let newest = of_main.generation + 1 + u64::from(of_log.state == State::Opening);
     let was_cut_off = (of_main.left..=newest).contains(&of_log.generation);
+    if of_log.generation > newest {
+        let (expected, got) = (of_log.generation, of_main.generation);
+        return Err(Error::Older { device: name(main), expected, got });
+    }
     if of_log.generation != of_main.left && !was_cut_off {
         let (expected, got) = (of_main.left, of_log.generation);
         return Err(Error::Older { device: name(&log.device), expected, got });

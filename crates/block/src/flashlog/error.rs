@@ -228,6 +228,20 @@ pub enum Error {
         /// What is wrong.
         fault: Fault,
     },
+    /// The log has fewer pages than it had durably, as its label says, or that of a main that is alone.
+    #[error(
+        "{device}: it has the pages in front of {got} only, and had those in front of {expected} durably: some are damaged (block {block}), or it is an older copy"
+    )]
+    MissingPages {
+        /// Name of the log.
+        device: Arc<str>,
+        /// Where the first one that is missing should be.
+        block: u64,
+        /// The page behind those that it had.
+        expected: u64,
+        /// The first one that is missing.
+        got: u64,
+    },
     /// There is no room for what a device of this role must have.
     #[error("{device}: too small for a {role} device: {blocks} blocks, and at least {least} are needed")]
     TooSmall {

@@ -99,7 +99,7 @@ pub fn damaged_pages(log: Arc<dyn Device>) -> Result<Option<Error>, Error> {
     let mut scan = Scan::new(&rings, label, label.tail, false).without_mending();
     while scan.next()?.is_some() {}
     match scan.verify_end() {
-        Err(damage @ Error::Damaged { .. }) => {
+        Err(damage @ (Error::Damaged { .. } | Error::MissingPages { .. })) => {
             let now = Labelled::read(Arc::clone(&log.device), Role::Log)?;
             Ok((now.label.sequence == label.sequence).then_some(damage))
         }

@@ -445,7 +445,7 @@ fn a_copy_of_a_log_that_was_made_since_the_opening_is_refused_once_it_has_left()
         devices.write_some(&set, 32_000, 20);
         assert!(is_alone(&set));
         let error = set.attach_log(old).unwrap_err();
-        assert!(error.to_string().contains("an older copy has fewer"), "{error}");
+        assert!(matches!(error, Error::MissingPages { .. }), "{error}");
         assert!(is_alone(&set));
         // Also by a main that was opened without it.
         drop(set);

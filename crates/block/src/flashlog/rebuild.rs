@@ -87,7 +87,7 @@ pub fn later(backup: Arc<dyn Device>, log: Arc<dyn Device>, at: At) -> Result<La
 ///
 /// # Errors
 /// [`Error`] tells which device cannot be used, and why. Nothing has changed on the log then, and this can be done again.
-/// [`Error::Damaged`] if the log has less than its label or a later page says that was durable.
+/// [`Error::MissingPages`] and [`Error::Damaged`] if the log has less than its label or a later page says that was durable.
 pub fn rebuild(backup: Arc<dyn Device>, log: Arc<dyn Device>, main: Arc<dyn Device>, name: Uuid) -> Result<u64, Error> {
     let how = Rebuild { name, at: At::Now, drop_later: false, accept_damage: false };
     rebuild_at(backup, log, main, &how).map(|rebuilt| rebuilt.blocks)

@@ -110,26 +110,17 @@ impl<'a> Scan<'a> {
 
     /// That the end is one. If the label, or a later page, counts the missing one as durable, it was damaged.
     pub(super) fn verify_end(&mut self) -> Result<(), Error> {
-        let missing = self.at.page;
+        let got = self.at.page;
         let Label { start, durable, .. } = *self.label;
-        let fault = if missing < start {
-            Some(Fault::new("pages before this generation", start, missing))
-        } else if missing < durable {
-            Some(Fault::new(
-                "pages that were durable when the label, or a main that is alone, last told (an older copy has fewer)",
-                durable,
-                missing,
-            ))
-        } else {
-            self.later_page(missing)?
-        };
-        match fault {
-            None => Ok(()),
-            Some(fault) => {
-                let device: Arc<str> = self.rings.device.name().into();
-                Err(Error::Damaged { device, block: self.rings.block(Area::Meta, missing), fault })
-            }
+        // A main that is alone has told, too.
+        let expected = start.max(durable);
+        let device = || -> Arc<str> { self.rings.device.name().into() };
+        let block = self.rings.block(Area::Meta, got);
+        if got < expected {
+            return Err(Error::MissingPages { device: device(), block, expected, got });
         }
+        let device = device();
+        self.later_page(got)?.map_or(Ok(()), |fault| Err(Error::Damaged { device, block, fault }))
     }
 
     fn later_page(&mut self, missing: u64) -> Result<Option<Fault>, Error> {

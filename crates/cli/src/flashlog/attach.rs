@@ -1,7 +1,7 @@
 //! Giving main a log while it is used, and letting it go.
 
 use super::ground::{self, Ground, Wanted};
-use super::sets::{self, explain};
+use super::sets::{self, explain, explain_attaching};
 use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size, stack};
@@ -144,7 +144,10 @@ impl Log {
             None => Ok(log as Arc<dyn Device>),
         };
         let attached = match self {
-            Log::Had(log) => set.attach_log(over(log)?).map_err(explain)?,
+            Log::Had(log) => {
+                let log = over(log)?;
+                set.attach_log(log.clone()).map_err(|error| explain_attaching(log.name(), error))?
+            }
             Log::New(mut ground) => {
                 let log = over(ground.device.clone())?;
                 let attached = set.attach_new_log(log, sets::random_uuid()?).map_err(explain)?;

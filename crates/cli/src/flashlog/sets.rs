@@ -66,6 +66,21 @@ pub(crate) fn explain_opening(error: Error) -> Failure {
     )
 }
 
+/// What happened when main was to get the log that it had, and what to do. Main has everything that was answered then.
+pub(crate) fn explain_attaching(log: &str, error: Error) -> Failure {
+    let is_of_log = match &error {
+        Error::MissingPages { .. } | Error::Replaced { role: Role::Log, .. } => true,
+        Error::Older { device, .. } | Error::Damaged { device, .. } => **device == *log,
+        _ => false,
+    };
+    if !is_of_log {
+        return explain(error);
+    }
+    Failure::new(words(&error)).hint(
+        "with the log that it had last nothing is missing; holdfast flashlog attach --new gives main a new one (over this one: --force), and the next backup gets what it lacks from main",
+    )
+}
+
 /// Opens main. One that has become larger than its set is as large as it was, until that grows; its log tells how large the set is.
 pub(crate) fn main(path: &Path, access: Access, log: Option<&Path>) -> Result<Arc<dyn Device>> {
     let main = stack::device(path, access)?;
@@ -155,7 +170,7 @@ pub(crate) fn explain(error: Error) -> Failure {
         }
         Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",
-        Error::Damaged { .. } => {
+        Error::Damaged { .. } | Error::MissingPages { .. } => {
             "if it is the log: rebuild --drop-later goes on with what is in front of it; serve --without-log with main as it is"
         }
         _ => return Failure::new(words),

@@ -99,6 +99,29 @@ fn a_log_is_detached_and_attached_while_clients_write() {
 }
 
 #[test]
+fn an_older_log_is_refused_with_the_way_to_a_new_one() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    fs::copy(rig.path("log"), rig.path("older")).unwrap();
+    client.write(0, &bytes(1, 1 << 20));
+    rig.run(["flashlog", "detach"]).exits(0);
+    let attach = ["flashlog", "attach", "--log", "older"];
+    rig.run(attach).exits(1).says("it is older than the other device").says("holdfast flashlog attach --new");
+    drop(client);
+    server.stop();
+    let alone = [&attach[..], &["--main", "main"]].concat();
+    rig.run(alone).exits(1).says("it is older than the other device").says("holdfast flashlog attach --new");
+    // The other way round a new log would be none for what the set has.
+    fs::copy(rig.path("main"), rig.path("older main")).unwrap();
+    rig.run(["flashlog", "attach", "--main", "main", "--log", "log"]).exits(0);
+    let server = Server::start(&rig, &SET);
+    server.stop();
+    let older_main = rig.run(["flashlog", "attach", "--main", "older main", "--log", "log"]).exits(1);
+    assert!(older_main.err.contains("older main: it is older") && !older_main.err.contains("--new"), "{older_main:?}");
+}
+
+#[test]
 fn a_log_that_comes_back_without_its_data_is_not_taken_for_whole() {
     let rig = set();
     let server = Server::start(&rig, &SET);
@@ -194,6 +217,7 @@ fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
         let server = Server::start(&rig, &[&["--main", "main", "--log", "small/log"], arguments].concat());
         rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
         let mut client = server.client();
+        fs::copy(host.0.join("log"), rig.path("older")).unwrap();
         let written = (0..16).try_for_each(|number| {
             client.try_write(number << 18, &bytes(number as u8, 1 << 18))?;
             client.try_flush()
@@ -208,6 +232,9 @@ fn a_log_that_fails_is_gone_on_without_as_the_policy_says() {
         if goes_on {
             let room = Command::new("mount").args(["-o", "remount,size=80M"]).arg(&host.0).status();
             assert!(room.unwrap().success());
+            // A copy has fewer pages than main knows of.
+            let older = rig.run(["flashlog", "attach", "--log", "older"]).exits(1).says("it has the pages in front of");
+            older.says("holdfast flashlog attach --new");
             rig.run(["flashlog", "attach", "--log", "small/log"]).exits(0);
             rig.run(["flashlog", "status"]).exits(0);
             client.write(0, &bytes(77, 1 << 18));
