@@ -3,12 +3,13 @@
 use super::Error;
 use super::catch_up::Pace;
 use super::create::set_blocks;
+use super::damage::bad;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::dirty::Dirty;
 use super::format::{Bad, Decoded, Label, Regions, Role, State};
 use super::labels::{Labelled, empty_labels, newest_of};
 use super::outgrown;
-use super::stages::{KnownBad, Map};
+use super::stages::{Knowledge, KnownBad, Map};
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
 use crate::{Device, Error as DeviceError, Operation, Read, check_request};
@@ -54,8 +55,8 @@ pub(super) struct Alone {
     pub(super) order: Order,
     /// Blocks that nobody has as they were: what main has there is older. Reading them fails until they are written.
     pub(super) known_bad: Mutex<KnownBad>,
-    /// Main's label tells of such, and of some it is not known which they are.
-    pub(super) has_forgotten: bool,
+    /// Whether these are all that main's label tells of.
+    pub(super) knowledge: Knowledge,
 }
 
 impl Alone {
@@ -83,8 +84,9 @@ impl Alone {
                 Some((options.now)())
             }
         };
-        let has_forgotten = labels.label.damage.main.blocks > 0;
-        Ok(Self::of(labels, time, options.order, (KnownBad::new(), has_forgotten))?)
+        let is_well = labels.label.damage.main.blocks == 0;
+        let knowledge = if is_well { Knowledge::All } else { Knowledge::Forgotten };
+        Ok(Self::of(labels, time, options.order, (KnownBad::new(), knowledge))?)
     }
 
     /// Main, whose label says that it is alone.
@@ -92,7 +94,7 @@ impl Alone {
         labels: Labelled,
         time: Option<SystemTime>,
         order: Order,
-        (known_bad, has_forgotten): (KnownBad, bool),
+        (known_bad, knowledge): (KnownBad, Knowledge),
     ) -> Result<Alone, DeviceError> {
         let blocks = labels.label.blocks;
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
@@ -100,7 +102,7 @@ impl Alone {
         let name = format!("flashlog of {} without a log", main.name()).into();
         let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, ahead: (0, 0) });
         let (gate, known_bad) = (RwLock::new(false), Mutex::new(known_bad));
-        Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, has_forgotten })
+        Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, knowledge })
     }
 
     /// Whether something else has taken over.
@@ -117,7 +119,7 @@ impl Alone {
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
         let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
-        let known_bad = (self.known_bad.lock().clone(), self.has_forgotten);
+        let known_bad = (self.known_bad.lock().clone(), self.knowledge);
         let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order, known_bad));
         let grown = grown.map_err(|error| {
             let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
@@ -179,18 +181,17 @@ impl Alone {
 
     /// The set that main has become with a log knows them as well.
     pub(super) fn hand_over_bad(&self, set: &Flashlog) {
-        let addresses: Vec<u64> = {
+        {
             let mut stages = set.stages.lock();
             // What the log tells of them was known here.
-            stages.has_forgotten &= self.has_forgotten;
+            stages.knowledge = stages.knowledge.max(self.knowledge);
             for (address, sums) in &*self.known_bad.lock() {
                 if stages.find(*address).is_none() {
-                    stages.known_bad.entry(*address).or_insert(*sums);
+                    stages.lose(*address, *sums);
                 }
             }
-            stages.known_bad.keys().copied().collect()
-        };
-        if let Err(error) = set.note_lost(&addresses) {
+        }
+        if let Err(error) = set.note_known_damage() {
             // It fails where it is used if it must.
             tracing::error!(device = &*set.name, %error, "what is lost cannot be noted");
         }
@@ -246,16 +247,23 @@ impl Alone {
         Ok(())
     }
 
-    /// Makes everything durable, and says which blocks have changed: until then, whoever opens main knows only the regions.
+    /// Makes everything durable, and says which blocks have changed, and which are bad still: until then, whoever opens main knows only the regions,
+    /// and what was bad.
     pub(super) fn settle(&self) -> Result<(), DeviceError> {
+        // What is written anew from here on may not be durable.
+        let known_bad: Vec<u64> = self.known_bad.lock().keys().copied().collect();
         self.main.flush()?;
         let gate = self.gate.read();
         let mut marks = self.marks.lock();
-        if *gate || marks.map == marks.changed {
+        let mut damage = marks.labels.label.damage;
+        if self.knowledge == Knowledge::All {
+            damage.main = bad([&known_bad]);
+        }
+        if *gate || marks.map == marks.changed && damage == marks.labels.label.damage {
             return Ok(());
         }
         let changed = marks.changed.clone();
-        marks.note(changed, |_| ())
+        marks.note(changed, |label| label.damage = damage)
     }
 }
 
@@ -420,7 +428,7 @@ impl Flashlog {
         let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
         let known_bad = {
             let stages = self.stages.lock();
-            (stages.known_bad.clone(), stages.has_forgotten)
+            (stages.known_bad.clone(), stages.knowledge)
         };
         Some(Alone::of(labels, Some((self.options.now)()), self.options.order, known_bad).map_err(Error::from))
     }

@@ -170,8 +170,7 @@ impl Flashlog {
         }
         let is_told = {
             let mut stages = self.stages.lock();
-            stages.logged_is_durable();
-            stages.durable = head.next;
+            stages.logged_is_durable(head.next);
             was_unflushed && self.note_flushed(head, &mut stages)
         };
         if is_told {
@@ -195,7 +194,7 @@ impl Flashlog {
                 (true, false) => return Ok(()),
                 (true, true) if !is_long => return Ok(()),
                 (_, true) => self.write_points(head, applied)?,
-                (false, false) if self.lets_go_of_held() => {}
+                (false, false) if self.lets_go_of_held(head)? => {}
                 (false, false) => {
                     let is_kept = head.keep.is_some_and(|keep| keep.page < applied.page);
                     // What main has already may be enough.
@@ -238,7 +237,7 @@ impl Flashlog {
         let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, to, barrier);
         head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
-        self.lets_go_of_held();
+        self.forget_held();
         self.trim(head, let_go_of);
         Ok(())
     }

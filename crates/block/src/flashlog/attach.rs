@@ -13,6 +13,7 @@ use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, R
 use super::kept::Looked;
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
+use super::stages::Knowledge;
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
@@ -176,7 +177,8 @@ impl Alone {
             (label.left, label.durable) = (0, 0);
             (label.backup, label.backup_sequence, label.dirty) = (Uuid::NONE, 0, 0);
         })?;
-        let opened = Flashlog::open(Arc::clone(&main), log, options);
+        // What main has done alone may be older than what nobody has, unless it knew.
+        let opened = Flashlog::put_together(Arc::clone(&main), log, options, Knowledge::Perhaps);
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let newest = Labelled::read(Arc::clone(&main), Role::Main);

@@ -169,14 +169,16 @@ impl Flashlog {
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
+        let had_state = backup.label().state != State::Copying;
         let mut end = self.begin_backup(&mut backup)?;
-        let mut passes = 0;
+        let (mut passes, mut is_compared) = (0, false);
         loop {
             if let Some(pass) = self.pass_for(&backup) {
                 if passes == PASSES_MOST {
                     return Err(Error::Overflowed { device: self.rings.device.name().into() });
                 }
                 passes += 1;
+                is_compared |= pass.regions.is_all();
                 end = self.copy_changed(&mut backup, pass, (passes, is_known), &mut done, &mut way)?;
                 continue;
             }
@@ -217,9 +219,16 @@ impl Flashlog {
             backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
         }
         self.forget_changed(&backup)?;
+        if self.is_all_rewritten() {
+            // Then the log need not tell any more which blocks these were.
+            self.catch_up()?;
+        }
         self.say_durable(&backup, backup.label().sequence == sequence)?;
         self.end_clean(&backup);
         *self.kept_damage.lock() = None;
+        if is_compared {
+            self.note_compared(had_state)?;
+        }
         Ok((done, backup.written))
     }
 

@@ -152,7 +152,8 @@ impl Flashlog {
             // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
             // has what was flushed.
             self.write_durable(main, pace)?;
-            return self.flush_main(main);
+            self.flush_main(main)?;
+            return self.tell_less_damage(main);
         }
         self.apply_as_mixture(main, pace)?;
         self.say_state(main)
@@ -164,7 +165,7 @@ impl Flashlog {
             main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
         }
         self.stages.lock().is_between = false;
-        Ok(())
+        self.tell_less_damage(main)
     }
 
     /// The same where main is a mixture on the way, which must not be taken for something else if the log is lost. Its label still says

@@ -3,8 +3,9 @@
 use super::Error;
 use super::catch_up::MainSide;
 use super::device::{Failure, Flashlog, Side};
-use super::format::{Bad, Damage};
+use super::format::{Bad, Damage, State};
 use super::scrub::Scrubbed;
+use super::stages::Knowledge;
 use super::verify::{Verified, verify_backup};
 use crate::Device;
 use std::sync::Arc;
@@ -24,28 +25,56 @@ impl Flashlog {
 
     /// All of main and a backup was compared.
     pub(super) fn note_scrubbed(&self, done: &Scrubbed) -> Result<(), Error> {
-        let main = bad([&done.lost]);
         let backup = bad([&done.waiting, &done.doubtful]);
-        self.note_damage(|damage| *damage = Damage { main, backup })?;
-        self.stages.lock().has_forgotten = false;
+        self.stages.lock().knowledge = Knowledge::All;
+        self.note_damage(|damage| damage.backup = backup)?;
+        self.note_known_damage()?;
         self.forget_lost_data();
         Ok(())
     }
 
     /// What the log has was compared with main: of the rest nothing new is known.
-    pub(super) fn note_scrubbed_with_log(&self, done: &Scrubbed) -> Result<(), Error> {
-        self.note_lost(&done.lost)?;
+    pub(super) fn note_scrubbed_with_log(&self) -> Result<(), Error> {
+        self.note_known_damage()?;
         self.forget_lost_data();
         Ok(())
     }
 
-    /// Of these blocks of main the log has nothing else, and neither is as it was.
-    pub(super) fn note_lost(&self, lost: &[u64]) -> Result<(), Error> {
-        if lost.is_empty() {
-            return Ok(());
+    /// Main's label tells of the blocks that nobody has, as far as it is known now which these are.
+    pub(super) fn note_known_damage(&self) -> Result<(), Error> {
+        let mut main = self.main_side_at_once();
+        self.check_latch().map_err(|Failure { error, .. }| error)?;
+        let noted = self.note_known_damage_at(&mut main);
+        drop(main);
+        Ok(self.heed(noted)?)
+    }
+
+    /// The same by whoever has main.
+    pub(super) fn note_known_damage_at(&self, main: &mut MainSide) -> Result<(), Failure> {
+        let is_mixture = main.labels.label.state == State::CatchingUp;
+        self.note_damage_at(main, |damage| damage.main = self.stages.lock().bad(damage.main, is_mixture))
+    }
+
+    /// Main has got something, durably, and is at a state: of what was written anew its label tells no more.
+    pub(super) fn tell_less_damage(&self, main: &mut MainSide) -> Result<(), Failure> {
+        match main.labels.label.damage.main.blocks {
+            0 => Ok(()),
+            _ => self.note_known_damage_at(main),
         }
-        let found = bad([lost]);
-        self.note_damage(|damage| damage.main = found.with(damage.main))
+    }
+
+    /// A backup that was compared with all of main has everything as main has it: nobody has anything else that would have to be looked for.
+    pub(super) fn note_compared(&self, had_state: bool) -> Result<(), Error> {
+        {
+            let mut stages = self.stages.lock();
+            match stages.knowledge {
+                Knowledge::Accepted => {}
+                Knowledge::Perhaps if had_state => {}
+                Knowledge::Perhaps | Knowledge::Forgotten | Knowledge::All => return Ok(()),
+            }
+            stages.knowledge = Knowledge::All;
+        }
+        self.note_known_damage()
     }
 
     /// All data that the log keeps has been read since: what of it is lost is known now as main's damage, or not needed.

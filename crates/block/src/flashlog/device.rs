@@ -267,6 +267,8 @@ impl Flashlog {
         }
         match self.options.mode {
             Mode::Synchronous => self.catch_up_to_durable(),
+            // What nobody had is written anew: main's label tells of it until main has that.
+            Mode::Asynchronous if self.is_all_rewritten() => self.catch_up_to_durable(),
             Mode::Asynchronous => {
                 self.tell_server_if_near();
                 Ok(())

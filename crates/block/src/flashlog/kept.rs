@@ -9,6 +9,7 @@ use super::format::{Label, Page, Point, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::scrub::Stopped;
+use super::stages::Knowledge;
 use super::staging::Backup;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
@@ -77,11 +78,10 @@ impl Flashlog {
 
     /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
     /// damaged, the status. Gives how many blocks were made good.
-    pub(super) fn open_kept(&self) -> Result<u64, Error> {
+    pub(super) fn open_kept(&self, most: Knowledge) -> Result<u64, Error> {
         let looked = self.look_at_kept()?;
         looked.damage.iter().for_each(|damage| self.note_damaged_log(damage));
-        self.note_lost_in_log(&looked)?;
-        self.note_forgotten(&looked.lost);
+        self.recognise_lost(&looked, most)?;
         Ok(looked.mended.len() as u64)
     }
 

@@ -9,6 +9,7 @@ use super::damage::bad;
 use super::device::{Failure, Flashlog};
 use super::format::{Label, Point, State};
 use super::kept::Looked;
+use super::stages::Knowledge;
 use super::{Bad, Error};
 use std::collections::BTreeSet;
 
@@ -29,57 +30,72 @@ impl Flashlog {
         if !self.is_read_from_log() {
             return Err(first.failure.clone());
         }
-        let newest: Vec<u64> = {
+        let newest: Vec<&Lost> = {
             let mut stages = self.stages.lock();
-            // Of what has been written again since nothing is lost.
+            // Of what has been written again since nothing is lost, once that is durable.
             let is_newest = |lost: &&Lost| stages.find(lost.address).is_some_and(|found| found.is_at(lost.position));
-            let all: Vec<&Lost> = lost.iter().filter(is_newest).collect();
-            stages.known_bad.extend(all.iter().map(|lost| (lost.address, (lost.sum, lost.got))));
-            all.iter().map(|lost| lost.address).collect()
-        };
-        if newest.is_empty() {
-            return Ok(());
-        }
-        let (device, blocks, error) = (&*self.name, newest.len(), &first.failure.error);
-        tracing::error!(device, blocks, %error, "the log has lost data that main does not have: main goes on without");
-        {
-            let mut stages = self.stages.lock();
+            let (newest, rewritten): (Vec<&Lost>, Vec<&Lost>) = lost.iter().partition(is_newest);
+            newest.iter().for_each(|lost| stages.lose(lost.address, (lost.sum, lost.got)));
+            for lost in rewritten {
+                let behind = stages.is_durable(lost.address).then_some(stages.durable.page);
+                stages.rewritten.entry(lost.address).or_insert(behind);
+            }
             let applied = stages.applied;
             stages.held.get_or_insert(applied);
+            newest
+        };
+        if !newest.is_empty() {
+            let (device, blocks, error) = (&*self.name, newest.len(), &first.failure.error);
+            tracing::error!(device, blocks, %error, "the log has lost data that main does not have: main goes on without");
         }
-        self.note_damage_at(main, |damage| damage.main = bad([&newest]).with(damage.main))
+        self.note_known_damage_at(main)
     }
 
     /// Of what the log keeps, these versions are lost, and main has them neither. Where they are the newest, main's label says so from then on, and
     /// reading fails. How many these are.
     pub(super) fn note_lost_in_log(&self, looked: &Looked) -> Result<u64, Error> {
         let newest = self.newest_of(looked)?;
-        if newest.is_empty() {
-            return Ok(0);
+        if !newest.is_empty() {
+            self.lose_in_log(&newest);
+            self.note_known_damage()?;
         }
-        let from = self.head.lock().labels.label.tail;
-        {
-            let mut stages = self.stages.lock();
-            for kept in &newest {
-                // What main does not have yet is read from the log, and fails by itself.
-                if stages.find(kept.address).is_none() {
-                    stages.known_bad.insert(kept.address, (kept.sum, 0));
-                    stages.held.get_or_insert(from);
-                }
-            }
-        }
-        let addresses: Vec<u64> = newest.iter().map(|kept| kept.address).collect();
-        self.note_lost(&addresses)?;
         Ok(newest.len() as u64)
     }
 
-    /// The log tells of these blocks, of which it has lost a version, and main's label of some: whether it tells of others.
-    pub(super) fn note_forgotten(&self, lost: &[Kept]) {
-        let Bad { blocks, first } = self.damage.lock().main;
-        let told: BTreeSet<u64> = lost.iter().map(|kept| kept.address).collect();
-        let has_forgotten = (told.len() as u64) < blocks || blocks > 0 && !told.contains(&first);
-        if has_forgotten {
-            let device = self.main.name();
+    fn lose_in_log(&self, newest: &[Kept]) {
+        let from = self.head.lock().labels.label.tail;
+        let mut stages = self.stages.lock();
+        for kept in newest {
+            if stages.find(kept.address).is_none() {
+                stages.lose(kept.address, (kept.sum, 0));
+            } else {
+                // What main does not have yet is read from the log, and fails by itself.
+                let behind = stages.durable.page;
+                stages.rewritten.entry(kept.address).or_insert(Some(behind));
+            }
+            stages.held.get_or_insert(from);
+        }
+    }
+
+    /// The same at an opening, of what has been looked at whenever main's label tells of such blocks: whether these are the same, as far as may
+    /// be known here.
+    pub(super) fn recognise_lost(&self, looked: &Looked, most: Knowledge) -> Result<(), Error> {
+        let newest = self.newest_of(looked)?;
+        let before = self.damage.lock().main;
+        let told: BTreeSet<u64> = looked.lost.iter().map(|kept| kept.address).collect();
+        let of_newest: Vec<u64> = newest.iter().map(|kept| kept.address).collect();
+        // Of some there may be a newer version by now.
+        let last = if before.blocks == 1 { before.first } else { u64::MAX };
+        let perhaps: Vec<u64> = told.range(before.first..=last).copied().collect();
+        let is_all = bad([&of_newest]) == before || bad([&perhaps]) == before;
+        let knowledge = match before.blocks {
+            0 => Knowledge::All,
+            _ if is_all && looked.damage.is_none() => Knowledge::All,
+            blocks if (told.len() as u64) < blocks || !told.contains(&before.first) => Knowledge::Forgotten,
+            _ => Knowledge::Perhaps,
+        };
+        if knowledge == Knowledge::Forgotten {
+            let (device, Bad { blocks, first }) = (self.main.name(), before);
             tracing::warn!(
                 device,
                 blocks,
@@ -87,13 +103,34 @@ impl Flashlog {
                 "blocks of main are damaged, and it is not known of all which they are: they may be older there"
             );
         }
-        self.stages.lock().has_forgotten = has_forgotten;
+        if before.blocks == 0 && newest.is_empty() {
+            self.stages.lock().knowledge = knowledge.min(most);
+            return Ok(());
+        }
+        self.lose_in_log(&newest);
+        {
+            let from = self.head.lock().labels.label.tail;
+            let mut stages = self.stages.lock();
+            stages.knowledge = knowledge.min(most);
+            if before.blocks > 0 && bad([&of_newest]) != before {
+                // Main may not have the newer versions yet.
+                let behind = stages.durable.page;
+                let coming = perhaps.into_iter().filter(|address| stages.find(*address).is_some());
+                for address in coming.collect::<Vec<u64>>() {
+                    stages.rewritten.entry(address).or_insert(Some(behind));
+                }
+            }
+            if before.blocks > 0 && !told.is_empty() {
+                stages.held.get_or_insert(from);
+            }
+        }
+        self.note_known_damage()
     }
 
     /// That main may be copied over what a backup has. Where it is not known which blocks of main are older than what was written there, the
     /// backup may have the newer version.
     pub(super) fn check_forgotten(&self, backup: &Label) -> Result<(), Error> {
-        if backup.state == State::Copying || !self.stages.lock().has_forgotten {
+        if backup.state == State::Copying || self.stages.lock().knowledge != Knowledge::Forgotten {
             return Ok(());
         }
         let Bad { blocks, first } = self.damage.lock().main;
@@ -103,12 +140,15 @@ impl Flashlog {
     /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.
     pub(super) fn forgets_damage(&self) -> bool {
         let stages = self.stages.lock();
-        stages.has_forgotten || !stages.known_bad.is_empty() && stages.held.is_none()
+        stages.knowledge == Knowledge::Forgotten || !stages.known_bad.is_empty() && stages.held.is_none()
     }
 
     /// What main has where nobody knows that it is damaged counts from now on: a backup gets it, though it may have had a newer version.
     pub fn accept_forgotten(&self) {
-        self.stages.lock().has_forgotten = false;
+        let mut stages = self.stages.lock();
+        if stages.knowledge != Knowledge::All {
+            stages.knowledge = Knowledge::Accepted;
+        }
     }
 
     /// Blocks of main that nobody who was asked has as they were, as far as it is known which: reading them fails until they are written. When
@@ -123,18 +163,40 @@ impl Flashlog {
         self.stages.lock().known_bad.contains_key(&address)
     }
 
+    /// Whether all that nobody had is written anew, and main's label tells of it still.
+    pub(super) fn is_all_rewritten(&self) -> bool {
+        let is_told = self.damage.lock().main.blocks > 0;
+        is_told && {
+            let stages = self.stages.lock();
+            stages.knowledge == Knowledge::All && stages.known_bad.is_empty()
+        }
+    }
+
     /// What is before it can be let go of: what backup and main have, but for what tells which blocks nobody has.
     pub(super) fn tail(&self, head: &Head, applied: Point) -> Point {
         let tail = head.tail(applied);
+        let is_told = self.damage.lock().main.blocks > 0;
         let mut stages = self.stages.lock();
-        if stages.known_bad.is_empty() && stages.rewritten.is_empty() {
+        let is_well = stages.known_bad.is_empty() && stages.rewritten.is_empty();
+        // The label first: a power cut would make it one of blocks that nobody knows any more.
+        if is_well && !(is_told && stages.knowledge == Knowledge::All) {
             stages.held = None;
         }
         stages.held.filter(|held| held.page < tail.page).unwrap_or(tail)
     }
 
-    /// The log has no room, or a page of it is damaged: what only tells which blocks nobody has is let go of as well. Whether there was such.
-    pub(super) fn lets_go_of_held(&self) -> bool {
+    /// The log has no room: what only tells which blocks nobody has is let go of as well, when main and its label have what was written anew of
+    /// them. Whether there was such.
+    pub(super) fn lets_go_of_held(&self, head: &mut Head) -> Result<bool, Failure> {
+        if self.stages.lock().held.is_some() && self.is_all_rewritten() {
+            self.flush_log(head)?;
+            self.catch_up_to_durable()?;
+        }
+        Ok(self.forget_held())
+    }
+
+    /// The same where it cannot be waited for. Whether there was such.
+    pub(super) fn forget_held(&self) -> bool {
         let (had, blocks) = {
             let mut stages = self.stages.lock();
             (stages.held.take().is_some(), stages.known_bad.len() + stages.rewritten.len())
@@ -156,6 +218,7 @@ impl Bad {
     pub(super) fn with(self, before: Bad) -> Bad {
         match before.blocks {
             0 => self,
+            _ if self.blocks == 0 => before,
             blocks => Bad { blocks: self.blocks.max(blocks), first: self.first.min(before.first) },
         }
     }

@@ -16,17 +16,17 @@ fn error_at(device: &dyn Device, at: u64) -> Option<crate::Error> {
     device.read(at, &mut [IoSliceMut::new(&mut bytes)]).err()
 }
 
-fn is_damaged(device: &dyn Device, at: u64) -> bool {
+pub(super) fn is_damaged(device: &dyn Device, at: u64) -> bool {
     matches!(error_at(device, at), Some(crate::Error::Damaged { .. }))
 }
 
-fn lose(log: &MemoryDevice, number: u64) {
+pub(super) fn lose(log: &MemoryDevice, number: u64) {
     let at = (DATA..log.blocks()).find(|at| get(log, *at) == block(number)).unwrap();
     spoil(log, at);
 }
 
 /// A set whose log alone has blocks 0 to 39; with them on its backup, or without.
-fn behind(is_backed_up: bool, is_opened: bool) -> (Set, Flashlog) {
+pub(super) fn behind(is_backed_up: bool, is_opened: bool) -> (Set, Flashlog) {
     let (set, mut device) = Set::new();
     for at in 0..40 {
         put(&device, at, 5000 + at).unwrap();
@@ -175,7 +175,7 @@ fn the_log_keeps_what_tells_which_blocks_are_lost_until_they_are_not() {
 }
 
 /// A set that goes on without block 17, whose newest version the log has lost: main has the one before.
-fn without_one() -> (Set, Flashlog) {
+pub(super) fn without_one() -> (Set, Flashlog) {
     let (set, device) = behind(false, true);
     lose(&set.log, 5017);
     assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
@@ -284,7 +284,7 @@ fn the_log_lets_go_of_what_tells_it_only_when_what_was_written_anew_is_durable()
 }
 
 /// The same set, opened again when the log has let go of what told which block it is. The backup has a version of it that main has not.
-fn with_one_forgotten() -> (Set, Flashlog) {
+pub(super) fn with_one_forgotten() -> (Set, Flashlog) {
     let (set, device) = behind(false, true);
     put(&device, 17, 6017).unwrap();
     device.flush().unwrap();

@@ -52,6 +52,8 @@ mod ahead;
 #[cfg(test)]
 mod ahead_tests;
 mod alone;
+#[cfg(test)]
+mod anew_tests;
 mod append;
 mod at;
 mod attach;

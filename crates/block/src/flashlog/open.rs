@@ -9,7 +9,7 @@ use super::format::{Label, Of, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
 use super::scan::{Scan, has_data};
-use super::stages::{Place, Stage, Stages, Version};
+use super::stages::{Knowledge, Place, Stage, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
 use parking_lot::{Condvar, Mutex};
@@ -39,12 +39,22 @@ impl Flashlog {
     /// [`Error`] tells which device cannot be used, and why. Nothing has been written to main then, except that reading what main
     /// needs may have failed in the middle: the next opening begins with it again.
     pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
+        Self::put_together(main, log, options, Knowledge::All)
+    }
+
+    /// The same, where not more can be known of the blocks that main's label tells of.
+    pub(super) fn put_together(
+        main: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        options: &Options,
+        most: Knowledge,
+    ) -> Result<(Flashlog, Opened), Error> {
         let main = Labelled::read(main, Role::Main)?;
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
         let flashlog = Self::assemble(main, log, options)?;
         let mut opened = flashlog.recover()?;
-        opened.mended_blocks = flashlog.open_kept()?;
+        opened.mended_blocks = flashlog.open_kept(most)?;
         flashlog.find_dirty();
         // There is one to tell from now on, whatever the devices do.
         flashlog.status();
@@ -57,6 +67,10 @@ impl Flashlog {
         let blocks = main.label.blocks;
         let changed = log.read_map()?.map(|changed| changed.of_larger(blocks));
         let damage = Mutex::new(main.label.damage);
+        let mut stages = Stages::at(log.label.applied, options.memory_blocks);
+        if main.label.damage.main.blocks > 0 {
+            stages.knowledge = Knowledge::Perhaps;
+        }
         Ok(Flashlog {
             damage,
             name: format!("flashlog of {} and {}", main.device.name(), log.device.name()).into(),
@@ -65,7 +79,7 @@ impl Flashlog {
             options: options.clone(),
             rings: Rings { device: Arc::clone(&log.device), areas },
             main: Arc::clone(&main.device),
-            stages: Mutex::new(Stages::at(log.label.applied, options.memory_blocks)),
+            stages: Mutex::new(stages),
             logger: Condvar::new(),
             writers: AtomicUsize::new(0),
             main_side: Turn::new(MainSide { labels: main, failed: None }, Arc::clone(&options.timer)),

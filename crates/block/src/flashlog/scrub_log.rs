@@ -46,7 +46,7 @@ impl Flashlog {
         match found {
             Ok(mut done) => {
                 done.unverified = self.blocks - done.blocks;
-                self.note_scrubbed_with_log(&done)?;
+                self.note_scrubbed_with_log()?;
                 Ok(done)
             }
             Err(Error::Damaged { .. }) if is_let_go() => Err(Error::LetGo { device: self.rings.device.name().into() }),
@@ -115,7 +115,7 @@ impl WithLog<'_> {
             let mut stages = set.stages.lock();
             // It may be written just now.
             if stages.find(kept.address).is_none() {
-                stages.known_bad.insert(kept.address, (kept.sum, got));
+                stages.lose(kept.address, (kept.sum, got));
                 self.done.lost.push(kept.address);
             }
             return Ok(());

@@ -10,7 +10,7 @@
 
 use super::chunk::{Chunk, zero_sum};
 use super::device::INDEX_ENTRY_BYTES;
-use super::format::{Areas, Point};
+use super::format::{Areas, Bad, Point};
 use super::recent::Recent;
 use super::seal::Sealing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -63,6 +63,20 @@ pub(super) type Map = BTreeMap<u64, Version>;
 /// Blocks of main that nobody has as they were, with the checksums that they should have, and that they have.
 pub(super) type KnownBad = BTreeMap<u64, (u64, u64)>;
 
+/// What is known of the blocks that main's label tells of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum Knowledge {
+    /// Of some at least it is forgotten which they are.
+    Forgotten,
+    /// They are among those that the log tells of.
+    Perhaps,
+    /// As the others, and whoever was asked takes main for what it is.
+    Accepted,
+    /// Which they are.
+    #[default]
+    All,
+}
+
 // Two thirds of a node are used.
 const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 
@@ -92,10 +106,11 @@ pub(super) struct Stages {
     pub(super) logged: Point,
     pub(super) company: Company,
     pub(super) known_bad: KnownBad,
-    /// Main's label tells of such blocks, and of some it is not known which they are.
-    pub(super) has_forgotten: bool,
-    /// Of such blocks, those that were written since, and not durably: a power cut would bring them back.
-    pub(super) rewritten: BTreeSet<u64>,
+    /// Whether these are all that main's label tells of.
+    pub(super) knowledge: Knowledge,
+    /// Of such blocks, those that were written since: main must have everything in front of a page of the log, durably, before they are well. Which
+    /// page that is is not known before they are durable there: a power cut would bring them back.
+    pub(super) rewritten: BTreeMap<u64, Option<u64>>,
     /// What the log keeps for them, though main has everything else: from here on it tells which they are.
     pub(super) held: Option<Point>,
     pub(super) age: Age,
@@ -204,7 +219,7 @@ impl Stages {
         let were_bad: Vec<u64> = self.known_bad.range(written).map(|(address, _)| *address).collect();
         for address in were_bad {
             self.known_bad.remove(&address);
-            self.rewritten.insert(address);
+            self.rewritten.insert(address, None);
         }
         let map = Arc::make_mut(&mut self.maps[Stage::Gathered as usize]);
         for (index, sum) in chunk.sums().iter().enumerate() {
@@ -280,11 +295,48 @@ impl Stages {
         self.memory_blocks[Stage::Writing as usize] = 0;
     }
 
-    /// What is in the log is durable there.
-    pub(super) fn logged_is_durable(&mut self) {
+    /// What is in the log is durable there, up to this point.
+    pub(super) fn logged_is_durable(&mut self, next: Point) {
         self.promote(Stage::Logged, Stage::Durable);
+        self.durable = next;
         let on_the_way = [Stage::Gathered, Stage::Writing].map(|stage| &self.maps[stage as usize]);
-        self.rewritten.retain(|address| on_the_way.iter().any(|map| map.contains_key(address)));
+        for (address, behind) in &mut self.rewritten {
+            if behind.is_none() && !on_the_way.iter().any(|map| map.contains_key(address)) {
+                *behind = Some(next.page);
+            }
+        }
+    }
+
+    /// Whether no version of a block is on its way to the log.
+    pub(super) fn is_durable(&self, address: u64) -> bool {
+        let on_the_way = [Stage::Gathered, Stage::Writing, Stage::Logged];
+        !on_the_way.iter().any(|stage| self.map(*stage).contains_key(&address))
+    }
+
+    /// Nobody has this block as it was, and nothing newer.
+    pub(super) fn lose(&mut self, address: u64, sums: (u64, u64)) {
+        self.rewritten.remove(&address);
+        self.known_bad.entry(address).or_insert(sums);
+    }
+
+    /// What main's label is to tell of blocks that nobody has as they were, if it has told that before. While main is a mixture nothing gets well.
+    pub(super) fn bad(&mut self, before: Bad, is_mixture: bool) -> Bad {
+        if !is_mixture {
+            let applied = self.applied.page;
+            self.rewritten.retain(|_, behind| behind.is_none_or(|behind| applied < behind));
+        }
+        let all: BTreeSet<u64> = self.known_bad.keys().chain(self.rewritten.keys()).copied().collect();
+        let found = Bad { blocks: all.len() as u64, first: all.first().copied().unwrap_or(0) };
+        let is_other = before.blocks > 0 && !all.contains(&before.first);
+        match self.knowledge {
+            Knowledge::All => found,
+            _ if found.blocks == 0 => before,
+            knowledge if is_other || knowledge == Knowledge::Forgotten => {
+                // One more at least.
+                Bad { blocks: found.blocks + 1, ..found }.with(before)
+            }
+            _ => found.with(before),
+        }
     }
 
     /// What is `Durable` goes to main.

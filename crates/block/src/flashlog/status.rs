@@ -5,6 +5,7 @@ use super::append::Head;
 use super::device::{Flashlog, Mode, Options};
 use super::format::{Damage, Role, Uuid};
 use super::patience::Trouble;
+use super::stages::Knowledge;
 use crate::Error;
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ impl Alone {
             changed_blocks: 0,
             barrier: 0,
             damage: label.damage,
-            forgets_damage: self.has_forgotten || !self.known_bad.lock().is_empty(),
+            forgets_damage: self.knowledge == Knowledge::Forgotten || !self.known_bad.lock().is_empty(),
             log_damage: None,
             troubles: options.watch.as_ref().map_or_else(Vec::new, |watch| watch.troubles()),
         }
