@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where the log's data begins.
-const DATA: u64 = 3 * 256;
+pub(super) const DATA: u64 = 3 * 256;
 
 fn error_at(device: &dyn Device, at: u64) -> Option<crate::Error> {
     let mut bytes = vec![0; BLOCK_SIZE];
