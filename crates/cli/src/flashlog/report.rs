@@ -78,7 +78,12 @@ impl DamageReport {
         .into_iter()
         .flatten()
         .collect();
-        let until = "until holdfast flashlog scrub, or backup --verify, finds nothing any more";
+        let until = match main.blocks > 0 && !main_forgotten {
+            true => {
+                "until they are written anew, or holdfast flashlog scrub, or backup --verify, finds nothing any more"
+            }
+            false => "until holdfast flashlog scrub, or backup --verify, finds nothing any more",
+        };
         (!all.is_empty()).then(|| format!("{} ({until})", all.join("; ")))
     }
 }

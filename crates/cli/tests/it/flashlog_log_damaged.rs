@@ -168,3 +168,67 @@ fn devices_of_a_set_that_is_not_served_tell_what_is_to_be_seen_to() {
     let told = status().exits(3).out;
     assert!(told.contains("the log is damaged, make a backup: "), "{told}");
 }
+
+#[test]
+fn what_nobody_has_is_told_of_until_it_is_written_anew_and_backups_go_on() {
+    let rig = set();
+    let serve = || Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
+    let server = serve();
+    let mut client = server.client();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    client.write(2 << 20, &bytes(3, 1 << 20));
+    client.try_flush().unwrap();
+    // The next page says that this is durable.
+    client.write(9 << 20, &bytes(4, 4096));
+    client.try_flush().unwrap();
+    drop(client);
+    server.kill();
+    lose(&rig, &bytes(3, 1 << 20), 3 * 4096);
+    let server = serve();
+    let mut client = server.client();
+    rig.run(["flashlog", "catch-up"]).exits(0);
+    let told = |bytes: &str, first: u64| {
+        let status = rig.run(["flashlog", "status"]).exits(3).out;
+        let damaged = format!("NOT PROTECTED: {bytes} of main are damaged, first block {first} of the set");
+        assert!(status.contains(&damaged), "{status}");
+        assert!(status.contains("scrub --backup BACKUP takes what a backup has"), "{status}");
+        assert!(status.contains("what nobody has must be written anew (until they are written anew, or"), "{status}");
+    };
+    told("12.0 KiB", 512);
+    client.write(2 << 20, &bytes(5, 4096));
+    client.try_flush().unwrap();
+    rig.run(["flashlog", "catch-up"]).exits(0);
+    told("8.00 KiB", 513);
+    drop(client);
+    server.stop();
+    // Main tells it by itself, and a server from its beginning.
+    let status = rig.run(["flashlog", "status", "main", "log"]).exits(3).out;
+    assert!(status.contains("8.00 KiB of main are damaged, first block 513 of the set"), "{status}");
+    let server = serve();
+    let begun = server.begun["problem"].as_str().unwrap();
+    assert!(begun.starts_with("8.00 KiB of main are damaged, first block 513 of the set"), "{begun}");
+    let mut client = server.client();
+    assert!(client.try_read(513 * 4096, 4096).is_err());
+    client.write(513 * 4096, &bytes(6, 2 * 4096));
+    client.try_flush().unwrap();
+    rig.run(["flashlog", "status"]).exits(0);
+    drop(client);
+    server.stop();
+    rig.run(["flashlog", "status", "main", "log"]).exits(0);
+    // More than the log keeps.
+    let server = serve();
+    let mut client = server.client();
+    for at in 4..28 {
+        client.write(at << 20, &bytes(at as u8, 1 << 20));
+    }
+    client.try_flush().unwrap();
+    drop(client);
+    server.stop();
+    let server = serve();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    let mut client = server.client();
+    assert!(client.read(2 << 20, 4096) == bytes(5, 4096) && client.read(513 * 4096, 2 * 4096) == bytes(6, 2 * 4096));
+    drop(client);
+    server.stop();
+}
