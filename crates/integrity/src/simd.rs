@@ -1,8 +1,8 @@
 //! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! The `unsafe` of this crate is here, in `rolling/x86.rs`, in `rolling/x86_blocks.rs` and in `set_digest/slots.rs`: vector loads, and the calls of functions that
-//! need a CPU feature. Every function here returns `None` where neither feature is there; the callers then use the portable code. The tests in `tests.rs`
-//! hold each against it.
+//! The `unsafe` of this crate is here, in `rolling/x86*.rs` and in `set_digest/slots.rs`: vector loads and stores, prefetches, and the calls of functions that
+//! need a CPU feature. Every function here returns `None` where neither feature is there; the callers then use the portable code. The tests in
+//! `simd_tests.rs` hold each against it.
 
 use crate::PAGE_SIZE;
 use crate::page::AHEAD;
@@ -27,6 +27,13 @@ pub(crate) fn prefetch(bytes: &[u8]) {
         // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
+}
+
+/// Asks for what lies [`AHEAD`] of this place, into the first cache.
+#[inline]
+pub(crate) fn prefetch_ahead_of(place: *const u8) {
+    // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees, and fails nowhere.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast()) };
 }
 
 /// Whether the CPU has vectors of 64 bytes.
@@ -94,7 +101,7 @@ pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; A
 }
 
 /// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit. If the block behind it in memory is summed next
-/// (`is_followed`), that is asked for on the way.
+/// (`is_followed`), that is asked for on the way where there is no AVX-512.
 #[inline]
 pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> Option<(FletcherLimbs, u64)> {
     if has_wide() {
@@ -388,7 +395,7 @@ fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE], is_followed: bool) -> (Fletc
 fn with_vectors<const ASKS: bool>((mut fletcher, mut xor): Both256, bytes: &[u8]) -> Both256 {
     for vector in bytes.as_chunks::<32>().0 {
         if ASKS {
-            _mm_prefetch::<_MM_HINT_T0>(vector.as_ptr().wrapping_add(AHEAD).cast());
+            prefetch_ahead_of(vector.as_ptr());
         }
         let vector = load256(vector);
         fletcher.add(vector);

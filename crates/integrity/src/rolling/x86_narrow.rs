@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 
 use super::x86::{has, reduce};
 use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
-use crate::page::AHEAD;
+use crate::simd::prefetch_ahead_of;
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -62,7 +62,7 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
 fn followed_avx2(keys: &Keys, block: &Block) -> u64 {
     let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, _| {
         if at.is_multiple_of(64 / ROW) {
-            _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(at * ROW + AHEAD).cast());
+            prefetch_ahead_of(block[at * ROW..].as_ptr());
         }
     });
     crc64
