@@ -1,7 +1,7 @@
 //! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
 
 use crate::confined::refuse;
-use crate::rig::{Ran, Rig, fuse};
+use crate::rig::{Ran, Rig, fuse, lacks};
 use crate::summed::opened;
 use holdfast_client::Kind;
 use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, CountersName, LIBRARY};
@@ -150,7 +150,7 @@ fn unmodified_programs_do_as_ever_and_are_verified() {
     for (program, script) in PROGRAMS {
         if Command::new(program).arg("--version").output().is_err() {
             assert!(MAY_BE_MISSING.contains(&program), "there is no {program}");
-            eprintln!("SKIPPED: there is no {program}");
+            lacks("program", &format!("there is no {program}"));
             continue;
         }
         let [plain, verified] = [false, true].map(|is_verified| {
