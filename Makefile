@@ -96,7 +96,7 @@ uninstall: ## take away what install has put there
 wheel: ## build the Python package into target/wheels, for pip install
 	@bash -c '. tests/suites/lib.sh && install_packages $$(packages_for python) && wheels target/wheels'
 
-test: ## format, lints, unit and model tests, crash explorer, third-party suites; under 20 minutes on 2 cores
+test: ## format, lints, unit and model tests, crash explorer, third-party suites; half an hour on 2 cores
 	@tests/run.sh test
 
 test-long: ## the same with larger budgets, and the licences of all dependencies
