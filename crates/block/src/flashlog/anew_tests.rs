@@ -1,12 +1,13 @@
 //! What nobody had is written anew: main's label tells of it until main has that, whenever the power goes, and not longer.
 use super::backup_tests::{Set, contents};
+use super::follow_tests::Counted;
 use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
 use super::tests::{block, get, open, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use parking_lot::Mutex;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -269,31 +270,13 @@ fn the_same_of_what_is_lost_and_written_again_already() {
     assert!(get(&device, 17) == block(7) && told(&device) == NONE);
 }
 
-/// A log, and how many blocks of its data were read.
-struct Counted {
-    below: Arc<MemoryDevice>,
-    read: AtomicU64,
-}
-
-impl Filter for Counted {
-    fn below(&self) -> &dyn Device {
-        &*self.below
-    }
-
-    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
-        let blocks: u64 = bufs.iter().map(|buf| (buf.len() / BLOCK_SIZE) as u64).sum();
-        self.read.fetch_add(if first >= DATA { blocks } else { 0 }, Ordering::Relaxed);
-        self.below.read(first, bufs)
-    }
-}
-
 #[test]
 fn an_opening_reads_all_data_of_the_log_only_until_all_is_written_anew() {
     let (set, device) = without_one();
     device.settle().unwrap();
     drop(device);
     let read_by_opening = || {
-        let log = Arc::new(Counted { below: set.log.clone(), read: AtomicU64::new(0) });
+        let log = Arc::new(Counted { below: set.log.clone(), from: DATA, read: AtomicU64::new(0) });
         let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap();
         let read = log.read.load(Ordering::Relaxed);
         (device, read)

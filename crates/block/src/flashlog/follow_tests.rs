@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The data area of the log of [`set`].
 const DATA_BLOCKS: u64 = 9 * 256;
 
-/// A log that counts the blocks that are read from it.
-struct Counted {
-    below: Arc<MemoryDevice>,
-    read: AtomicU64,
+/// A log that counts the blocks that are read from it, from one on.
+pub(super) struct Counted {
+    pub(super) below: Arc<MemoryDevice>,
+    pub(super) from: u64,
+    pub(super) read: AtomicU64,
 }
 
 impl Filter for Counted {
@@ -24,8 +25,10 @@ impl Filter for Counted {
     }
 
     fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
-        self.read.fetch_add((bytes / BLOCK_SIZE) as u64, Ordering::Relaxed);
+        if first >= self.from {
+            let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+            self.read.fetch_add((bytes / BLOCK_SIZE) as u64, Ordering::Relaxed);
+        }
         self.below.read(first, bufs)
     }
 }
@@ -33,7 +36,7 @@ impl Filter for Counted {
 /// A set with so many blocks of memory, its main, and what was read from its log since the last time it was asked.
 fn counted(memory_blocks: u64, timer: Arc<Moved>) -> (Flashlog, Arc<MemoryDevice>, impl Fn() -> u64) {
     let (main, log) = set();
-    let log = Arc::new(Counted { below: log, read: AtomicU64::new(0) });
+    let log = Arc::new(Counted { below: log, from: 0, read: AtomicU64::new(0) });
     let options = Options { memory_blocks, timer, ..options(Mode::Asynchronous) };
     let (device, _) = Flashlog::open(main.clone(), log.clone(), &options).unwrap();
     log.read.store(0, Ordering::Relaxed);
