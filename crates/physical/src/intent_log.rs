@@ -25,6 +25,7 @@ use crate::log_recovery::Recovered;
 use crate::meta_block::Scribble;
 use crate::module::Module;
 use crate::read::page_place;
+use crate::scribble::Moment;
 use crate::sealed::Gist;
 use body::Body;
 use contents::Contents;
@@ -100,14 +101,6 @@ impl IntentLog {
         }
     }
 
-    /// A logic bug, for tests.
-    #[cfg(test)]
-    pub(crate) fn miscount(&mut self) {
-        let mut ends = self.ends.ends.clone();
-        ends.halves.iter_mut().filter(|half| half.epoch != 0).for_each(|half| half.used += 1);
-        self.set_ends(ends);
-    }
-
     /// The one way to change where it ends: to what has become of what was verified.
     fn set_ends(&mut self, ends: Ends) {
         self.ends = SealedEnds::new(ends);
@@ -142,6 +135,7 @@ impl Module {
     /// See [`holdfast_object::ObjectStore::log_append`].
     pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
         self.disk().check_writable()?;
+        self.fall_into_ambush(Moment::Appending);
         let mut log = self.log.lock();
         let Gist { store, epoch: last, .. } = self.sealed.gist(self.disk())?;
         if batch.epoch <= last {
@@ -346,9 +340,11 @@ impl Module {
         }
         let Err(why) = ends.audit() else { return true };
         self.disk().counters.audit_failed();
-        tracing::error!(
+        let error = format!(
             "audit of the intent log: not so: \"log heads\": {why} (a logic bug, to be reported; nothing is appended)"
         );
+        tracing::error!("{error}");
+        self.disk().ambush.found(&error);
         false
     }
 

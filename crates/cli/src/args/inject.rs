@@ -38,8 +38,9 @@ So can the store's own metadata in its memory:
 What is clean is struck at once, and found when it is used next. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
 you are told what was found. If it has no such thing, the next one that has is
-waited for: 10 seconds, or --wait SECONDS. (A log-batch is part of none: it is
-struck on its way into the intent log, by an fsync; names are synced for it.)
+waited for: 10 seconds, or --wait SECONDS. (A log-batch and the logic bug
+log-head are part of none: they come with an fsync that goes into the intent
+log; names are synced for it.)
 Three times in a row makes the store read-only until it is mounted again.
 --stray writes to locked memory without unlocking it, which ends the daemon
 (see the mount option protect).";

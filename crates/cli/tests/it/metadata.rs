@@ -412,10 +412,17 @@ fn each_logic_bug_is_found_by_the_audit_and_told() {
         let (struck, made) = (&done["struck"][0], &done["recovery_point"]);
         assert!(struck["logic_bug"] == *bug && !struck["what"].as_str().unwrap().is_empty(), "{done}");
         assert_eq!((&made["audit_failures"], &made["scribbles"]), (&1.into(), &0.into()), "{done}");
-        assert_eq!((&made["restarts"], &made["read_only"]), (&1.into(), &Value::Null), "{done}");
         let found = made["found"][0].as_str().unwrap();
         assert!(found.contains("a logic bug"), "{done}");
         let log = log(&rig);
+        if bug == "log-head" {
+            // What was to be in the log is in a recovery point, of which nothing is begun anew.
+            assert_eq!((&made["restarts"], &made["read_only"]), (&0.into(), &Value::Null), "{done}");
+            assert!(found.contains("nothing is appended") && log.contains(found), "{done}");
+            work.is_right();
+            continue;
+        }
+        assert_eq!((&made["restarts"], &made["read_only"]), (&1.into(), &Value::Null), "{done}");
         let given_up = log.lines().rfind(|line| line.contains("an epoch is given up")).expect("told");
         assert!(given_up.contains("all up to transaction ") && given_up.contains(" objects changed: "), "{given_up}");
         work.is_right();

@@ -62,9 +62,8 @@ fn places(plan: &Plan, twins: &[Twin], done: &mut Done) -> Places {
             if plan.kind.is_some() {
                 continue;
             }
-            if trial::can_have_bugs(moment) {
-                LogicBug::ALL.into_iter().for_each(|bug| there(What::Bug(bug), None));
-            }
+            let bugs = LogicBug::ALL.into_iter().filter(|bug| trial::can_have_bug(*bug, moment));
+            bugs.for_each(|bug| there(What::Bug(bug), None));
             if script::can_have_name_bugs(moment) {
                 NameBug::ALL.into_iter().for_each(|bug| there(What::NameBug(bug), None));
             }

@@ -290,7 +290,7 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          What was looked at in the same second is not looked at again ([0015](decisions/0015-metadata-in-place.md)), but for that of which nothing later would tell. So half of the strikes, by \
          the seed, come right after everything has been looked at, and what follows comes in the same second; at rest the store is asked at once, past the \
          cache, for the attributes, contents and holes of all objects, in snapshots too. After each of the others a second passes. All layers run in one process, on a device in memory.\n\n\
-         Each of the {fields} fields is struck in each way, before and after further legal updates, and each logic bug is made before and after them: {}. \
+         Each of the {fields} fields is struck in each way, before and after further legal updates, and each logic bug is made before and after them (that of the end of the log before a sync goes there): {}. \
          Then come the other cells, each once, in an order by seed: the {} injections were in {struck} of the {cells} cells that there are, of field × state × \
          pattern × moment. What cannot be struck is [below](#not-there).\n\n",
         share(done),

@@ -9,7 +9,7 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_object::{Arena, Error, ManualClock, ObjectStore};
 use holdfast_physical::check::{CheckOptions, check};
-use holdfast_physical::scribble::{BATCH_PARTS, Blow, Choice, Exactness, Lab, MetaKind, Missed, State};
+use holdfast_physical::scribble::{BATCH_PARTS, Blow, Choice, Exactness, Lab, LogicBug, MetaKind, Missed, State};
 use holdfast_physical::{MetadataProtection, Module, OpenOptions};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -32,9 +32,13 @@ pub(super) struct Twin {
     facts: [Vec<String>; 3],
 }
 
-/// Whether logic bugs are tried at a moment: while changes can still be made, and not where what they would be part of is put together.
-pub(super) fn can_have_bugs(moment: Moment) -> bool {
-    matches!(moment, Moment::Between | Moment::Applied)
+/// Whether a logic bug is tried at a moment: while changes can still be made, and not where what they would be part of is put together. That of
+/// the log is, before something goes there.
+pub(super) fn can_have_bug(bug: LogicBug, moment: Moment) -> bool {
+    match bug {
+        LogicBug::LogHead => moment == Moment::Appending,
+        _ => matches!(moment, Moment::Between | Moment::Applied),
+    }
 }
 
 /// What the last recovery point on a device says.

@@ -10,7 +10,7 @@ use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
 use crate::format::{BlockPointer, COUNTERS, DeadRun, POINTERS, RECORD_BYTES, RECORDS, Record};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Watched};
 use crate::objects::{BITMAP, REFERENCES, dead_of, map_of, orphans_of, table_of};
-use crate::scribble::{MetaKind, Target};
+use crate::scribble::{LogicBug, MetaKind, Target};
 use crate::tree::Change;
 use crate::words::CHUNK_WORDS;
 use changes::births_of;
@@ -490,14 +490,18 @@ fn a_log_whose_end_is_wrong_is_not_used() {
         let batch = LogBatch { domain: DomainId::MAIN, epoch: rig.module.epoch() + 1, ops };
         rig.module.log_append(&batch).unwrap()
     };
-    assert!(append() && append());
-    rig.module.log.lock().miscount();
-    assert!(!append() && !rig.module.log_seal().unwrap());
-    assert_eq!(rig.module.status().counters.audit_failures, 2);
-    rig.fill(2, 1);
-    rig.commit().unwrap();
-    assert!(append());
-    assert_eq!(rig.module.status().counters.audit_failures, 2);
+    // Of either half, with batches in it and without.
+    for (round, choice) in [0, 1].into_iter().enumerate() {
+        assert!(append() && append());
+        rig.module.lab().logic_bug(LogicBug::LogHead, choice).unwrap().unwrap();
+        assert!(!append() && !rig.module.log_seal().unwrap());
+        let failures = 2 * (round as u64 + 1);
+        assert_eq!(rig.module.status().counters.audit_failures, failures);
+        rig.fill(2, 1);
+        rig.commit().unwrap();
+        assert!(append());
+        assert_eq!(rig.module.status().counters.audit_failures, failures);
+    }
 }
 
 /// The store was damaged before: what the equations compare was never the same.

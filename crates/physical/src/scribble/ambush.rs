@@ -28,7 +28,7 @@ pub enum Moment {
     Staged,
     /// All of it is on the device but the superblock.
     Prepared,
-    /// No recovery point: a batch of the intent log is put together.
+    /// No recovery point: a batch goes into the intent log.
     Appending,
 }
 
@@ -55,8 +55,14 @@ impl Blow {
             Blow::Scribble(choice) if choice.states == [State::Prepared] => &[Moment::Prepared],
             // Blocks of the object table, of the bitmap and of dead lists are changed when all others are.
             Blow::Scribble(_) => &[Moment::Applied, Moment::Staged],
+            Blow::Bug { bug: LogicBug::LogHead, .. } => &[Moment::Appending],
             Blow::Bug { .. } => &[Moment::Applied],
         }
+    }
+
+    /// Whether it waits for what goes into the intent log, and not for a recovery point.
+    pub fn is_of_log(&self) -> bool {
+        self.moments() == [Moment::Appending]
     }
 }
 
@@ -133,8 +139,10 @@ impl Module {
             let mut laid = self.disk().ambush.laid.lock();
             let Some(laid) = laid.as_mut().filter(|laid| laid.is_open(self)) else { return };
             // Each attempt comes by here.
-            laid.is_struck &= moment != Moment::Applied;
-            if laid.is_struck || !laid.blow.moments().contains(&moment) {
+            laid.is_struck &= !matches!(moment, Moment::Applied | Moment::Appending);
+            // A batch has to be put together first: see `batch_falls_into_ambush`.
+            let is_too_early = moment == Moment::Appending && matches!(laid.blow, Blow::Scribble(_));
+            if laid.is_struck || is_too_early || !laid.blow.moments().contains(&moment) {
                 return;
             }
             laid.blow.clone()

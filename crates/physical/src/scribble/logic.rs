@@ -66,11 +66,13 @@ pub enum LogicBug {
     AddressInLabel,
     /// A snapshot of an epoch before its own.
     SnapshotBackdated,
+    /// The count of blocks that the intent log has in use. It is of no recovery point: an append goes by it.
+    LogHead,
 }
 
 impl LogicBug {
     /// All of them.
-    pub const ALL: [LogicBug; 26] = [
+    pub const ALL: [LogicBug; 27] = [
         LogicBug::BitWithoutPointer,
         LogicBug::PointerWithoutBit,
         LogicBug::PointerToUsedBlock,
@@ -97,6 +99,7 @@ impl LogicBug {
         LogicBug::PlaceholderLeft,
         LogicBug::AddressInLabel,
         LogicBug::SnapshotBackdated,
+        LogicBug::LogHead,
     ];
 
     /// As it is written.
@@ -128,6 +131,7 @@ impl LogicBug {
             LogicBug::PlaceholderLeft => "placeholder-left",
             LogicBug::AddressInLabel => "address-in-label",
             LogicBug::SnapshotBackdated => "snapshot-backdated",
+            LogicBug::LogHead => "log-head",
         }
     }
 }
@@ -318,6 +322,10 @@ impl Lab<'_> {
             LogicBug::SnapshotBackdated => {
                 let backdated = trees.kept.backdate(DomainId::MAIN);
                 backdated.map(|[made, told]| format!("a snapshot of epoch {made} says that it is of epoch {told}"))
+            }
+            LogicBug::LogHead => {
+                let [counted, wrong] = module.log.lock().miscount(choice as usize % 2);
+                Some(format!("{wrong} blocks of a half of the intent log are in use instead of {counted}"))
             }
         };
         Ok(told)

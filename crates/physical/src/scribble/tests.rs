@@ -216,7 +216,8 @@ fn a_record_of_the_stores_own_is_put_right_before_anything_is_found_through_it()
 
 #[test]
 fn each_logic_bug_is_found_by_an_equation() {
-    for bug in LogicBug::ALL {
+    // That of the log is found when something is appended: `a_log_whose_end_is_wrong_is_not_used`.
+    for bug in LogicBug::ALL.into_iter().filter(|bug| *bug != LogicBug::LogHead) {
         let rig = rig();
         let before = rig.stored();
         let told = rig.module.lab().logic_bug(bug, 7).unwrap().unwrap_or_else(|| panic!("{bug} is not done"));

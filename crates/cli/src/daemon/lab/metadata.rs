@@ -195,7 +195,7 @@ fn now(stack: &Stack, choice: Choice, when: When) -> Result<InjectReply> {
 
 /// Makes a recovery point, and strikes it on its way; or the next one that has what is to be struck.
 fn ambush(state: &State, stack: &Stack, blow: Blow, times: u32, step: Step) -> Result<InjectReply> {
-    let is_batch = matches!(&blow, Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch);
+    let is_of_log = blow.is_of_log();
     let mut outcome = Ok(());
     if let Step::Once | Step::Begin { .. } = step {
         let within = match step {
@@ -203,7 +203,7 @@ fn ambush(state: &State, stack: &Stack, blow: Blow, times: u32, step: Step) -> R
             _ => Duration::MAX,
         };
         lab(stack).lay_ambush(blow.clone(), times, within);
-        outcome = match is_batch {
+        outcome = match is_of_log {
             // All changes of names that are not durable yet: if there are none, those of somebody else.
             true => stack.cache.sync(ObjectId::ROOT, Durability::All),
             false => stack.cache.make_recovery_point().map(drop),
@@ -219,7 +219,7 @@ fn ambush(state: &State, stack: &Stack, blow: Blow, times: u32, step: Step) -> R
         return Ok(InjectReply::Waiting(awaited(&blow)));
     }
     // What has been struck is made by now, or given up. Where a sync was, it goes another way, and has come to its end.
-    let quiet = match is_batch {
+    let quiet = match is_of_log {
         true => {
             outcome = outcome.and(stack.cache.sync(ObjectId::ROOT, Durability::All));
             None
@@ -252,7 +252,7 @@ fn ambush(state: &State, stack: &Stack, blow: Blow, times: u32, step: Step) -> R
 /// What a strike waits for.
 fn awaited(blow: &Blow) -> String {
     match blow {
-        Blow::Scribble(choice) if choice.kind == MetaKind::LogBatch => "an fsync that goes into the intent log".into(),
+        blow if blow.is_of_log() => "an fsync that goes into the intent log".into(),
         Blow::Scribble(choice) => format!("a recovery point that has something {}", asked(choice, When::Dirty)),
         Blow::Bug { bug, .. } => format!("a recovery point to which {bug} could happen"),
     }
