@@ -124,7 +124,7 @@ blind() {
 }
 export -f blind
 [ "$mode" = test ] || step blind 1200 env SEED="$SEED" bash -c blind
-[ "$mode" = test ] || step mutants 5400 tests/suites/mutants.py "${SUITE_WORK:-$ROOT/target/suites}/mutants"
+[ "$mode" = test ] || step mutants 9000 tests/suites/mutants.py "${SUITE_WORK:-$ROOT/target/suites}/mutants"
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
 # Flips anywhere in a daemon have no goal: that they are tried, and that what comes of them is counted.
 anywhere() {
