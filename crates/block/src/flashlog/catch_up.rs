@@ -6,7 +6,7 @@ use super::format::{Point, State};
 use super::labels::Labelled;
 use super::lost::Lost;
 use super::ring::Area;
-use super::stages::{Map, Place, Stage, Stages, Version};
+use super::stages::{Map, Place, Stage, Version, is_half_step};
 use super::turns::TurnGuard;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -25,6 +25,28 @@ pub(super) enum Pace {
     AtOnce,
     /// Writers go before, as long as the log has room for them.
     Patient,
+}
+
+/// How far main has followed what is durable in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Followed {
+    /// It has all of it.
+    All,
+    /// It has what memory has; the rest must be read from the log.
+    Memory,
+    /// Somebody waits for main, or the thread is to end.
+    InPart,
+    /// The log is nearly full.
+    Full,
+}
+
+/// What goes to main.
+struct Taken {
+    blocks: Arc<Map>,
+    /// Memory has what is in the log from here on.
+    recent: u64,
+    /// The blocks are all that is in front of this point, and that main does not have.
+    durable: Point,
 }
 
 /// Whoever has it is the only one who writes to main.
@@ -53,81 +75,145 @@ impl Flashlog {
             return self.catch_up_to_durable();
         }
         let mut main = self.main_side_at_once();
-        if self.stages.lock().applied.page > was.page {
+        let is_served = {
+            let stages = self.stages.lock();
+            if stages.applied.page > was.page {
+                return Ok(());
+            }
+            stages.company.servers > 0
+        };
+        // A thread that serves main writes there what memory has when nobody waits.
+        self.step(&mut main, Pace::AtOnce, !is_served)
+    }
+
+    /// Asynchronous mode: brings main a part of the way to what is durable in the log, so that as much can be let go of there. If it gets something,
+    /// it is at no state then, and its label says so.
+    ///
+    /// What has been written again since is not written to main, as the log has it further on, durably. Of what is behind the part, main gets
+    /// all zeros, and with `is_ahead` what memory has, before it has to go.
+    pub(super) fn step(&self, main: &mut MainSide, pace: Pace, is_ahead: bool) -> Result<(), Failure> {
+        if self.let_go_of_replaced(main, pace == Pace::AtOnce)? {
             return Ok(());
         }
-        self.step(&mut main, Pace::AtOnce)
-    }
-
-    /// Asynchronous mode: brings main a part of the way to what is durable in the log, so that as much can be let go of there. Main is at no
-    /// state then, and its label says so.
-    ///
-    /// What has been written again since is not written to main, as the log has it further on. What memory has goes to main first, and all zeros.
-    pub(super) fn step(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
-        self.check_latch()?;
-        main.check()?;
-        if pace == Pace::Patient {
-            self.apply_part(main, pace, |stages| Some((stages.written, 0)))?;
-            let has_more = !self.stages.lock().map(Stage::Applying).is_empty();
-            if has_more {
-                self.wait_for_log()?;
-            }
-        }
-        let areas = &self.rings.areas;
-        let is_all = self.apply_part(main, pace, |stages| {
-            let end = stages.ends.step(stages.written, stages.durable, areas)?;
-            Some((end, end.data))
-        })?;
-        match is_all {
-            true => self.say_state(main),
-            false => {
-                self.stages.lock().is_between = true;
-                Ok(())
-            }
-        }
-    }
-
-    /// Brings to main what is before a position, and what memory has, and gets to this point with it; or everything that is durable. Whether it
-    /// was that.
-    fn apply_part(
-        &self,
-        main: &mut MainSide,
-        pace: Pace,
-        end: impl FnOnce(&Stages) -> Option<(Point, u64)>,
-    ) -> Result<bool, Failure> {
-        let (blocks, end, recent) = {
-            let mut stages = self.stages.lock();
-            let end = end(&stages);
-            stages.take_durable();
-            (Arc::clone(stages.map(Stage::Applying)), end, stages.recent.first())
+        let Taken { blocks, recent, durable } = self.take_durable();
+        let end = {
+            let stages = self.stages.lock();
+            stages.ends.step(stages.written, durable, &self.rings.areas)
         };
-        let Some((point, before)) = end else {
+        let Some(end) = end else {
             drop(blocks);
             self.apply_as_mixture(main, pace)?;
-            return Ok(true);
+            return self.say_state(main);
         };
-        let is_now = |version: &Version| match version.place {
-            Place::Log(position) => position < before || position >= recent,
-            _ => true,
+        let is_now = |version: &Version| match position(version) {
+            Some(position) => position < end.data || is_ahead && position >= recent,
+            None => true,
         };
-        let clone = |(address, version): (&u64, &Version)| (*address, version.clone());
-        let (done, rest): (Map, Map) = blocks.iter().map(clone).partition(|(_, version)| is_now(version));
+        let part = part(&blocks, is_now);
         drop(blocks);
-        if !done.is_empty() {
+        self.write_part(main, part, end, pace)?;
+        self.flush_main(main)?;
+        self.stages.lock().is_between = true;
+        Ok(())
+    }
+
+    /// Asynchronous mode: if everything in what comes first in the log has been written again, or is on main already, that can be let go of,
+    /// and nothing is written to main. Whether there is such a part; for those who wait for main, half a step at least.
+    ///
+    /// - What replaces it is behind the part and durable in the log, by a flush: a power cut leaves it, and the label that lets go of the part
+    ///   ([`Flashlog::write_points`]) counts it as durable, so that an opening that does not find it says so.
+    /// - What is on main is durable there before the log lets go of it.
+    /// - Zeros have no position, and a page may have nothing else: main must have all of them first.
+    /// - Main is as it was, and so is its label. It may be at no state that the log can still tell, which [`Stages::is_between`] says: what was
+    ///   known of damage to it still holds.
+    /// - What the log keeps for a backup, or because it tells what is lost, stays: see [`Flashlog::tail`].
+    pub(super) fn let_go_of_replaced(&self, main: &mut MainSide, is_waited_for: bool) -> Result<bool, Failure> {
+        self.check_latch()?;
+        main.check()?;
+        let Taken { blocks, durable, .. } = self.take_durable();
+        let Some(needed) = blocks.values().map(position).min().flatten() else {
+            return Ok(false);
+        };
+        drop(blocks);
+        {
+            let mut stages = self.stages.lock();
+            let end = stages.ends.last_before(needed, stages.written, durable);
+            let is_enough = |end: &Point| !is_waited_for || is_half_step(stages.written, *end, &self.rings.areas);
+            let Some(end) = end.filter(is_enough) else { return Ok(false) };
+            stages.written = end;
+            stages.is_between = true;
+        }
+        self.flush_main(main)?;
+        Ok(true)
+    }
+
+    /// Asynchronous mode: brings to main what is durable and memory has, a batch after the other, until somebody waits for main, or the log is
+    /// nearly full, if that matters.
+    pub(super) fn follow(&self, main: &mut MainSide, full_matters: bool) -> Result<Followed, Failure> {
+        self.check_latch()?;
+        main.check()?;
+        let Taken { blocks, recent, .. } = self.take_durable();
+        let in_memory = part(&blocks, |version| position(version).is_none_or(|position| position >= recent));
+        drop(blocks);
+        let mut rest = in_memory.into_iter().peekable();
+        let mut followed = Followed::Memory;
+        while rest.peek().is_some() {
+            let (recent, point) = {
+                let stages = self.stages.lock();
+                if stages.company.hurried > 0 || stages.company.is_ending {
+                    followed = Followed::InPart;
+                    break;
+                }
+                if full_matters && self.is_nearly_full(&stages) {
+                    followed = Followed::Full;
+                    break;
+                }
+                (stages.recent.first(), stages.written)
+            };
+            // What has had to go meanwhile is read from the log later on.
+            let is_there = |version: &Version| position(version).is_none_or(|position| position >= recent);
+            let batch = rest.by_ref().take(BATCH_BLOCKS).filter(|(_, version)| is_there(version)).collect();
+            self.write_part(main, batch, point, Pace::AtOnce)?;
+        }
+        self.flush_main(main)?;
+        let has_all = self.stages.lock().map(Stage::Applying).is_empty();
+        Ok(if has_all { Followed::All } else { followed })
+    }
+
+    /// Takes what is durable in the log. What becomes durable after it does not go to main yet, and is not to be let go of.
+    fn take_durable(&self) -> Taken {
+        let mut stages = self.stages.lock();
+        stages.take_durable();
+        Taken {
+            blocks: Arc::clone(stages.map(Stage::Applying)),
+            recent: stages.recent.first(),
+            durable: stages.durable,
+        }
+    }
+
+    /// Brings to main a part of what goes there, and gets to this point with it.
+    fn write_part(&self, main: &mut MainSide, part: Map, point: Point, pace: Pace) -> Result<(), Failure> {
+        if !part.is_empty() {
             if main.labels.label.state != State::CatchingUp {
                 main.labels.write(|label| label.state = State::CatchingUp).map_err(Failure::of(Side::Main))?;
             }
-            let lost = self.write_to_main(&done, pace)?;
+            let lost = self.write_to_main(&part, pace)?;
             self.go_on_without(main, &lost)?;
         }
-        let used = (!done.is_empty()).then(|| self.options.timer.now());
-        {
+        let used = (!part.is_empty()).then(|| self.options.timer.now());
+        // In pieces: nobody who looks for a block waits for all of it.
+        let mut rest = part.into_iter().peekable();
+        loop {
+            let done: Map = rest.by_ref().take(BATCH_BLOCKS).collect();
             let mut stages = self.stages.lock();
-            stages.written_in_part(done, rest, point);
+            // Whoever stops behind this leaves a mixture.
+            stages.is_between |= !done.is_empty();
+            stages.written_in_part(done, point);
             stages.age.main_used = used.or(stages.age.main_used);
+            if rest.peek().is_none() {
+                return Ok(());
+            }
         }
-        self.flush_main(main)?;
-        Ok(false)
     }
 
     /// Main's turn, for whoever waits for it: a server that is patient goes on.
@@ -135,6 +221,7 @@ impl Flashlog {
         let is_told = {
             let mut stages = self.stages.lock();
             stages.company.hurried += 1;
+            stages.company.turns += 1;
             stages.company.patient > 0
         };
         if is_told {
@@ -246,7 +333,7 @@ impl Flashlog {
         self.write_batch_to_main(batch, &mut lost)?;
         for batch in in_log.chunks(BATCH_BLOCKS) {
             if pace == Pace::Patient {
-                self.wait_for_log()?;
+                self.wait_for_log(|company| company.hurried > 0)?;
             }
             let batch = batch.iter().map(|(address, version)| (**address, (*version).clone())).collect();
             self.write_batch_to_main(batch, &mut lost)?;
@@ -363,6 +450,20 @@ impl Flashlog {
         let has_main = |block: &mut [u8; BLOCK_SIZE]| self.main.read(address, &mut [IoSliceMut::new(block)]).is_ok();
         correct_flips(block, sum, FlipsMax::One).is_some() || (has_main(block) && crc64(block) == sum)
     }
+}
+
+/// Where in the log it is.
+fn position(version: &Version) -> Option<u64> {
+    match version.place {
+        Place::Log(position) => Some(position),
+        _ => None,
+    }
+}
+
+/// Those that are to be written now.
+fn part(blocks: &Map, is_now: impl Fn(&Version) -> bool) -> Map {
+    let now = blocks.iter().filter(|(_, version)| is_now(version));
+    now.map(|(address, version)| (*address, version.clone())).collect()
 }
 
 fn is_in_log(version: &Version) -> bool {

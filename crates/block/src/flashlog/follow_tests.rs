@@ -83,6 +83,8 @@ fn the_log_is_read_when_nobody_writes_to_it_or_somebody_must_wait() {
                 put(&device, at % 512, at).unwrap();
             }
             fill(520);
+            // What is gathered would come to the log after the time has passed, and be waited for once more.
+            device.flush().unwrap();
             until(|| device.stages.lock().company.patient > 0);
             assert_eq!(read(), 0);
             match round {
@@ -93,6 +95,7 @@ fn the_log_is_read_when_nobody_writes_to_it_or_somebody_must_wait() {
                 // The log gets full.
                 _ => {
                     (0..DATA_BLOCKS / 8).for_each(|at| put(&device, at, at).unwrap());
+                    device.flush().unwrap();
                     // Main gets a part of it, and the rest when nobody writes.
                     until(|| {
                         let stages = device.stages.lock();
@@ -131,6 +134,18 @@ fn main_that_is_awake_follows_a_writer() {
         timer.pass(1);
         assert_eq!((device.behind_blocks(), read()), (48, 0), "it sleeps again");
     });
+}
+
+/// Whoever is to have main's turn is let in between; main is not left as a mixture after that.
+#[test]
+fn main_that_has_got_a_part_gets_the_rest_without_waiting_for_its_time() {
+    let (device, main, _) = counted(64, Arc::default());
+    // Not so much that it would be followed.
+    (0..10).for_each(|at| put(&device, at, at).unwrap());
+    device.flush().unwrap();
+    device.follow(&mut device.main_side.lock(), false).unwrap();
+    assert_eq!(condition(&main), Condition::CatchingUp);
+    served(&device, || assert_eq!(condition(&main), Condition::Open));
 }
 
 #[test]

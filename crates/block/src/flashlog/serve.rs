@@ -5,9 +5,10 @@
 //! the first, a writer flushes the log in pieces, so that main can begin with one while the log gets the next, and waits for memory instead
 //! of making room itself. With the second, a writer waits for the log when twice as much is gathered as is written there at once.
 
-use super::catch_up::Pace;
+use super::catch_up::{Followed, MainSide, Pace};
 use super::device::{CatchUp, Failure, Flashlog, Mode};
-use super::stages::{Stage, Stages};
+use super::stages::{Company, Stage, Stages};
+use super::turns::TurnGuard;
 use crate::{Error, Operation};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -218,6 +219,11 @@ impl Flashlog {
             || stages.logged.page - applied.page >= areas.meta_blocks / 8 * eighths
     }
 
+    /// Whether they are so full that what memory has not is read from the log, whether anybody writes to it or not.
+    pub(super) fn is_nearly_full(&self, stages: &Stages) -> bool {
+        self.is_filled(stages, FULL_EIGHTHS)
+    }
+
     /// Whether main gets what came last while memory has it: it is awake anyway, and so much came that the log would be full soon.
     fn is_followed(&self, stages: &Stages) -> bool {
         let enough = (self.options.memory_blocks / 4).min(self.rings.areas.data_blocks / 4);
@@ -227,23 +233,64 @@ impl Flashlog {
 
     /// Brings main up to date, with what is gathered as well or only with what is in the log.
     fn bring(&self, with_gathered: bool, pace: Pace) -> Result<(), Failure> {
-        {
-            let mut head = self.head.lock();
-            if with_gathered {
-                self.append(&mut head, false)?;
-            }
-            self.flush_log(&mut head)?;
-        }
+        self.make_durable(with_gathered)?;
         let mut main = self.main_side.lock();
-        match self.is_read_from_log() {
-            // What is left is for the next time; those who wait for main have their turn in between.
-            true => self.step(&mut main, pace),
-            false => self.catch_up_with(&mut main, pace),
+        if !self.is_read_from_log() {
+            return self.catch_up_with(&mut main, pace);
         }
+        if pace == Pace::Patient {
+            let mut followed = self.follow(&mut main, true)?;
+            if followed == Followed::Full {
+                drop(main);
+                main = self.main_with_durable()?;
+                if self.let_go_of_replaced(&mut main, false)? {
+                    return Ok(());
+                }
+                followed = self.follow(&mut main, false)?;
+            }
+            match followed {
+                Followed::All | Followed::Full => {}
+                // Whoever waits has its turn.
+                Followed::InPart => return Ok(()),
+                Followed::Memory => {
+                    let turns = {
+                        let Company { hurried, turns, .. } = self.stages.lock().company;
+                        if hurried > 0 {
+                            return Ok(());
+                        }
+                        turns
+                    };
+                    drop(main);
+                    self.wait_for_log(|company| company.turns != turns)?;
+                    if self.stages.lock().company.turns != turns {
+                        return Ok(());
+                    }
+                    main = self.main_with_durable()?;
+                }
+            }
+        }
+        // What is left is for the next time; those who wait for main have their turn in between.
+        self.step(&mut main, pace, pace == Pace::AtOnce)
+    }
+
+    /// Main's turn, when what has been written to the log meanwhile is durable: it may replace all that is first there.
+    fn main_with_durable(&self) -> Result<TurnGuard<'_, MainSide>, Failure> {
+        self.make_durable(false)?;
+        Ok(self.main_side.lock())
+    }
+
+    /// Makes what is in the log durable there, with what is gathered or without.
+    fn make_durable(&self, with_gathered: bool) -> Result<(), Failure> {
+        let mut head = self.head.lock();
+        if with_gathered {
+            self.append(&mut head, false)?;
+        }
+        self.flush_log(&mut head)
     }
 
     /// Returns when nobody writes to the log, or when there is no time for that: who writes all the time must not put off what has an age.
-    pub(super) fn wait_for_log(&self) -> Result<(), Failure> {
+    /// Or when somebody is in a hurry.
+    pub(super) fn wait_for_log(&self, is_hurried: impl Fn(&Company) -> bool) -> Result<(), Failure> {
         loop {
             let (ticket, now) = (self.options.timer.ticket(), self.options.timer.now());
             self.check_latch()?;
@@ -252,9 +299,8 @@ impl Flashlog {
                 let is_writing = !stages.map(Stage::Writing).is_empty();
                 let quiet_at = if is_writing { now } else { stages.age.logged } + QUIET;
                 let until = self.old_at(&stages).map_or(quiet_at, |old_at| old_at.min(quiet_at));
-                let company = &mut stages.company;
-                let is_hurried = company.hurried > 0 || company.is_ending;
-                if is_hurried || until <= now || self.is_filled(&stages, FULL_EIGHTHS) {
+                let is_over = is_hurried(&stages.company) || stages.company.is_ending;
+                if is_over || until <= now || self.is_nearly_full(&stages) {
                     return Ok(());
                 }
                 stages.company.patient += 1;
@@ -270,7 +316,7 @@ impl Flashlog {
         let is_time = {
             let stages = self.stages.lock();
             let is_near = || self.is_filled(&stages, NEAR_EIGHTHS) || self.is_followed(&stages);
-            stages.company.idle > 0 && is_near() || stages.company.patient > 0 && self.is_filled(&stages, FULL_EIGHTHS)
+            stages.company.idle > 0 && is_near() || stages.company.patient > 0 && self.is_nearly_full(&stages)
         };
         if is_time {
             self.options.timer.wake();

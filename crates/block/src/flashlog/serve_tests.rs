@@ -446,13 +446,16 @@ fn main_fails_where_room_is_made_for_a_write() {
         let failing = Unplugged::after(&main, 10_000);
         let (device, _) = Flashlog::open(failing.clone(), log.clone(), &options(mode)).unwrap();
         failing.left.store(0, Ordering::Relaxed);
-        // No flush: it is the write that finds out.
-        let answered = (1..).take_while(|number| put(&device, number % BLOCKS, *number).is_ok()).count() as u64;
+        // No flush: it is the write that finds out. The first block is not written again, so that main must have it.
+        let others = BLOCKS - 1;
+        let address = |number: u64| if number == 1 { 0 } else { 1 + number % others };
+        let answered = (1..).take_while(|number| put(&device, address(*number), *number).is_ok()).count() as u64;
         drop(device);
         let (device, _) = open(&main, &log, mode).unwrap();
-        for number in answered.saturating_sub(BLOCKS - 1).max(1)..=answered {
-            let found = get(&device, number % BLOCKS);
-            assert!(found == block(number) || found == block(number + BLOCKS), "{mode:?}: {number} of {answered}");
+        assert!(get(&device, 0) == block(1), "{mode:?}");
+        for number in answered.saturating_sub(others - 1).max(2)..=answered {
+            let found = get(&device, address(number));
+            assert!(found == block(number) || found == block(number + others), "{mode:?}: {number} of {answered}");
         }
     }
 }
@@ -635,4 +638,53 @@ fn threads_that_are_told_to_end_before_they_begin_end_and_writers_go_on_without(
     }
     device.flush().unwrap();
     assert_eq!((get(&device, 499), device.behind_blocks()), (block(499), 0));
+}
+
+/// A working set that is smaller than the log, written again and again: of what comes first in the log nothing is needed when room must be made.
+#[test]
+fn what_is_written_again_before_the_log_is_full_never_gets_to_main() {
+    for reaches in [false, true] {
+        let (main, log) = set();
+        let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+        // One block of the first round is not written again: it must be on main before the log lets go of it.
+        let from = u64::from(reaches);
+        (0..BLOCKS).for_each(|at| put(&device, at, at + 1).unwrap());
+        for round in 1..8 {
+            (from..BLOCKS).for_each(|at| put(&device, at, round * BLOCKS + at + 1).unwrap());
+        }
+        device.flush().unwrap();
+        let tail = device.head.lock().labels.label.tail;
+        assert!(tail.data > 4 * BLOCKS, "the log has gone around: {}", tail.data);
+        let on_main = main.snapshot()[..BLOCKS as usize * BLOCK_SIZE].iter().any(|byte| *byte != 0);
+        assert_eq!(on_main, reaches);
+        let expected = |at| block(if at < from { at + 1 } else { 7 * BLOCKS + at + 1 });
+        drop(device);
+        let (device, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+        (0..BLOCKS).for_each(|at| assert!(get(&device, at) == expected(at), "block {at}"));
+        device.settle().unwrap();
+        (0..BLOCKS).for_each(|at| assert!(get(&*main, at) == expected(at), "block {at} of main"));
+    }
+}
+
+/// The same while main is served: the thread lets go of it before the log is full, but not of the few that are not written again.
+#[test]
+fn a_thread_lets_go_of_what_was_written_again_and_of_nothing_else() {
+    let (main, log) = set();
+    let options = Options { memory_blocks: 200, ..options(Mode::Asynchronous) };
+    let open = || Flashlog::open(main.clone(), log.clone(), &options).unwrap().0;
+    let device = open();
+    let is_once = |at: u64| at % 300 == 299;
+    served(&device, || {
+        for round in 0..8 {
+            let written = (0..BLOCKS).filter(|at| round == 0 || !is_once(*at));
+            written.for_each(|at| put(&device, at, round * BLOCKS + at + 1).unwrap());
+        }
+        device.flush().unwrap();
+    });
+    let expected = |at| block(if is_once(at) { at + 1 } else { 7 * BLOCKS + at + 1 });
+    drop(device);
+    let device = open();
+    (0..BLOCKS).for_each(|at| assert!(get(&device, at) == expected(at), "block {at}"));
+    device.settle().unwrap();
+    (0..BLOCKS).for_each(|at| assert!(get(&*main, at) == expected(at), "block {at} of main"));
 }

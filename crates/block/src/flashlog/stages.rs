@@ -98,9 +98,9 @@ pub(super) struct Stages {
     memory_blocks: [u64; STAGES],
     /// Everything before is durable in the log.
     pub(super) durable: Point,
-    /// Everything before is on main.
+    /// Everything before is on main, or has a newer version behind it that is durable in the log.
     pub(super) written: Point,
-    /// Everything before is durable on main.
+    /// The same, durably on main.
     pub(super) applied: Point,
     /// Everything before is in the log, perhaps not durably.
     pub(super) logged: Point,
@@ -119,7 +119,7 @@ pub(super) struct Stages {
     pub(super) recent: Recent,
     /// The same: where main may stop on the way, in order.
     pub(super) ends: Ends,
-    /// The same: main has stopped on the way, and is at no state without the log.
+    /// The same: main has stopped on the way, and is at no state that the log tells; without the log it is at none, or as it was before.
     pub(super) is_between: bool,
 }
 
@@ -175,10 +175,21 @@ impl Ends {
         }
     }
 
+    /// The last end between two points that has nothing from this position on before it.
+    pub(super) fn last_before(&self, position: u64, from: Point, to: Point) -> Option<Point> {
+        let is_between = |end: &&Point| end.page > from.page && end.page < to.page && end.data <= position;
+        self.0.iter().rev().find(is_between).copied()
+    }
+
     /// The end of the next step from a point on, if it is before the other.
     pub(super) fn step(&self, from: Point, to: Point, areas: &Areas) -> Option<Point> {
         self.0.iter().copied().find(|end| is_apart(from, *end, areas, STEPS)).filter(|end| end.page < to.page)
     }
+}
+
+/// Whether half of a step, or more, is between two points.
+pub(super) fn is_half_step(from: Point, to: Point, areas: &Areas) -> bool {
+    is_apart(from, to, areas, 2 * STEPS)
 }
 
 /// Whether there is one of so many parts of the log between two points.
@@ -202,6 +213,8 @@ pub(super) struct Company {
     pub(super) patient: usize,
     /// Those who wait for what a server is doing.
     pub(super) hurried: usize,
+    /// How many have waited so.
+    pub(super) turns: u64,
     /// Threads in [`Flashlog::serve_log`](super::Flashlog::serve_log).
     pub(super) loggers: usize,
 }
@@ -319,9 +332,10 @@ impl Stages {
         self.known_bad.entry(address).or_insert(sums);
     }
 
-    /// What main's label is to tell of blocks that nobody has as they were, if it has told that before. While main is a mixture nothing gets well.
+    /// What main's label is to tell of blocks that nobody has as they were, if it has told that before. While main is a mixture nothing gets well,
+    /// nor on the way: what was written anew may have been let go of because it was written once more, which main does not have.
     pub(super) fn bad(&mut self, before: Bad, is_mixture: bool) -> Bad {
-        if !is_mixture {
+        if !is_mixture && !self.is_between {
             let applied = self.applied.page;
             self.rewritten.retain(|_, behind| behind.is_none_or(|behind| applied < behind));
         }
@@ -351,10 +365,13 @@ impl Stages {
     }
 
     /// The same of a part of what was `Applying`; the rest stays.
-    pub(super) fn written_in_part(&mut self, done: Map, rest: Map, point: Point) {
+    pub(super) fn written_in_part(&mut self, done: Map, point: Point) {
+        let rest = Arc::make_mut(&mut self.maps[Stage::Applying as usize]);
+        for address in done.keys() {
+            rest.remove(address);
+        }
         let before = std::mem::take(&mut self.maps[Stage::Applied as usize]);
         self.maps[Stage::Applied as usize] = merge(Arc::new(done), before);
-        self.maps[Stage::Applying as usize] = Arc::new(rest);
         self.written = point;
     }
 
@@ -446,6 +463,36 @@ fn merge(newer: Arc<Map>, older: Arc<Map>) -> Arc<Map> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_is_let_go_of_up_to_the_last_end_before_what_is_needed() {
+        let areas = Areas { meta_start: 256, meta_blocks: 640, data_start: 896, data_blocks: 640 };
+        let at = |page: u64| Point { page, data: 10 * page, previous: 0 };
+        let mut ends = Ends::default();
+        (1..=9).for_each(|page| ends.push(at(page), &areas));
+        let last = |needed, from, to| ends.last_before(needed, at(from), at(to)).map(|end| end.page);
+        assert_eq!(last(45, 0, 9), Some(4));
+        assert_eq!(last(40, 0, 9), Some(4));
+        assert_eq!((last(9, 0, 9), last(45, 4, 9)), (None, None));
+        // Not what is not durable.
+        assert_eq!(last(u64::MAX, 2, 7), Some(6));
+        assert!(is_half_step(at(1), at(5), &areas) && !is_half_step(at(1), at(4), &areas));
+    }
+
+    #[test]
+    fn what_was_written_anew_is_not_well_before_main_has_it_though_the_log_lets_go_of_it() {
+        let mut stages = Stages::default();
+        stages.lose(7, (1, 2));
+        let before = stages.bad(Bad::default(), false);
+        assert_eq!(before, Bad { blocks: 1, first: 7 });
+        stages.known_bad.clear();
+        stages.rewritten.insert(7, Some(10));
+        // It was written once more, and the log lets go of the version that was durable first.
+        (stages.applied.page, stages.is_between) = (20, true);
+        assert_eq!(stages.bad(before, false), before);
+        stages.is_between = false;
+        assert_eq!(stages.bad(before, false), Bad::default());
+    }
 
     #[test]
     fn what_was_written_while_main_caught_up_has_its_own_age() {

@@ -84,6 +84,24 @@ fn zeros_are_read_at_once_and_take_no_room_in_the_log() {
     }
 }
 
+/// Pages without data are at no position of it.
+#[test]
+fn a_log_that_is_full_of_zeros_does_not_let_go_of_them_before_main_has_them() {
+    let devices = Devices::new();
+    (0..BLOCKS).for_each(|at| put(&*devices.main, at, 7).unwrap());
+    let set = devices.open(Mode::Asynchronous);
+    set.zero(0, 1, false).unwrap();
+    for number in 0..2 * set.rings.areas.meta_blocks {
+        set.zero(1 + number % 5, 1, false).unwrap();
+        set.flush().unwrap();
+    }
+    let tail = set.head.lock().labels.label.tail;
+    assert!(tail.page > 0 && tail.data == 0, "{tail:?}");
+    drop(set);
+    let set = devices.open(Mode::Asynchronous);
+    (0..10).for_each(|at| assert!((get(&set, at) == zeros()) == (at < 6), "block {at}"));
+}
+
 #[test]
 fn an_opening_brings_zeros_to_main_and_main_alone_has_them() {
     let devices = Devices::new();
