@@ -187,7 +187,8 @@ impl Alone {
             stages.knowledge = stages.knowledge.max(self.knowledge);
             for (address, sums) in &*self.known_bad.lock() {
                 if stages.find(*address).is_none() {
-                    stages.lose(*address, *sums);
+                    // What the log has told of is known already.
+                    stages.lose_untold(*address, *sums);
                 }
             }
         }
@@ -258,6 +259,7 @@ impl Alone {
         let mut damage = marks.labels.label.damage;
         if self.knowledge == Knowledge::All {
             damage.main = bad([&known_bad]);
+            damage.log_tells &= damage.main.blocks > 0;
         }
         if *gate || marks.map == marks.changed && damage == marks.labels.label.damage {
             return Ok(());
@@ -425,9 +427,10 @@ impl Flashlog {
             return None;
         }
         let main = self.main_side_at_once();
-        let labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
+        let mut labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
         let known_bad = {
             let stages = self.stages.lock();
+            labels.label.damage.log_tells &= !stages.is_untold;
             (stages.known_bad.clone(), stages.knowledge)
         };
         Some(Alone::of(labels, Some((self.options.now)()), self.options.order, known_bad).map_err(Error::from))

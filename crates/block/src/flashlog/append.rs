@@ -233,11 +233,11 @@ impl Flashlog {
             marked.from = before.from;
         }
         let barrier = head.barrier;
+        self.forget_held()?;
         // An opening begins with what main does not have, which must not be in front of the tail.
         let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, to, barrier);
         head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
-        self.forget_held();
         self.trim(head, let_go_of);
         Ok(())
     }

@@ -13,7 +13,6 @@ use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, R
 use super::kept::Looked;
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
-use super::stages::Knowledge;
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
@@ -98,9 +97,7 @@ impl Alone {
         self.main.flush()?;
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
-        let (flashlog, opened) = self.say_together(log, generation, None, options)?;
-        self.hand_over_bad(&flashlog);
-        *gate = true;
+        let (flashlog, opened) = self.say_together(log, generation, None, is_kept && map.is_none(), options)?;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
             match flashlog.note_lost_in_log(&joining.looked) {
@@ -109,6 +106,8 @@ impl Alone {
                 Err(error) => tracing::error!(device = &*flashlog.name, %error, "what is lost cannot be noted"),
             }
         }
+        self.hand_over_bad(&flashlog);
+        *gate = true;
         Ok((flashlog, opened, attached))
     }
 
@@ -143,7 +142,7 @@ impl Alone {
                 (label.backup, label.backup_sequence) = (of_main.backup, of_main.backup_sequence);
             })?;
         }
-        let (flashlog, opened) = self.say_together(log, generation, Some(name), options)?;
+        let (flashlog, opened) = self.say_together(log, generation, Some(name), false, options)?;
         self.hand_over_bad(&flashlog);
         *gate = true;
         // Never nothing, as the status has it.
@@ -160,12 +159,13 @@ impl Alone {
         Ok(Some(dirty.about(0, 0)))
     }
 
-    /// Main's label says that it has a log again, and the set is opened. If it cannot be, main is alone once more.
+    /// Main's label says that it has a log again, which has what it had or not, and the set is opened. If it cannot be, main is alone once more.
     fn say_together(
         &self,
         log: Arc<dyn Device>,
         generation: u64,
         name: Option<Uuid>,
+        has_kept: bool,
         options: &Options,
     ) -> Result<(Flashlog, Opened), Error> {
         let mut marks = self.marks.lock();
@@ -176,9 +176,11 @@ impl Alone {
             label.log = name.unwrap_or(label.log);
             (label.left, label.durable) = (0, 0);
             (label.backup, label.backup_sequence, label.dirty) = (Uuid::NONE, 0, 0);
+            // Main may have written some of these blocks, which shows below.
+            label.damage.log_tells = false;
         })?;
-        // What main has done alone may be older than what nobody has, unless it knew.
-        let opened = Flashlog::put_together(Arc::clone(&main), log, options, Knowledge::Perhaps);
+        let log_tells = has_kept && before.damage.log_tells;
+        let opened = Flashlog::put_together(Arc::clone(&main), log, options, Some(log_tells));
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let newest = Labelled::read(Arc::clone(&main), Role::Main);
@@ -190,6 +192,7 @@ impl Alone {
                 label.durable = before.durable;
                 (label.backup, label.backup_sequence, label.dirty) =
                     (before.backup, before.backup_sequence, before.dirty);
+                label.damage.log_tells = log_tells && label.damage.main == before.damage.main;
             })?;
         }
         opened

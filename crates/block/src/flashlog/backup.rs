@@ -169,7 +169,6 @@ impl Flashlog {
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
-        let had_state = backup.label().state != State::Copying;
         let mut end = self.begin_backup(&mut backup)?;
         let (mut passes, mut is_compared) = (0, false);
         loop {
@@ -227,7 +226,7 @@ impl Flashlog {
         self.end_clean(&backup);
         *self.kept_damage.lock() = None;
         if is_compared {
-            self.note_compared(had_state)?;
+            self.note_compared()?;
         }
         Ok((done, backup.written))
     }

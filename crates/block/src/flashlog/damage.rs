@@ -52,7 +52,13 @@ impl Flashlog {
     /// The same by whoever has main.
     pub(super) fn note_known_damage_at(&self, main: &mut MainSide) -> Result<(), Failure> {
         let is_mixture = main.labels.label.state == State::CatchingUp;
-        self.note_damage_at(main, |damage| damage.main = self.stages.lock().bad(damage.main, is_mixture))
+        self.note_damage_at(main, |damage| {
+            let mut stages = self.stages.lock();
+            damage.main = stages.bad(is_mixture);
+            damage.log_tells = damage.main.blocks > 0 && !stages.is_untold;
+        })?;
+        self.stages.lock().told_bad();
+        Ok(())
     }
 
     /// Main has got something, durably, and is at a state: of what was written anew its label tells no more.
@@ -64,13 +70,11 @@ impl Flashlog {
     }
 
     /// A backup that was compared with all of main has everything as main has it: nobody has anything else that would have to be looked for.
-    pub(super) fn note_compared(&self, had_state: bool) -> Result<(), Error> {
+    pub(super) fn note_compared(&self) -> Result<(), Error> {
         {
             let mut stages = self.stages.lock();
-            match stages.knowledge {
-                Knowledge::Accepted => {}
-                Knowledge::Perhaps if had_state => {}
-                Knowledge::Perhaps | Knowledge::Forgotten | Knowledge::All => return Ok(()),
+            if stages.knowledge != Knowledge::Accepted {
+                return Ok(());
             }
             stages.knowledge = Knowledge::All;
         }

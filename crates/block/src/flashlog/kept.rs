@@ -9,7 +9,6 @@ use super::format::{Label, Page, Point, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::scrub::Stopped;
-use super::stages::Knowledge;
 use super::staging::Backup;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
@@ -78,10 +77,10 @@ impl Flashlog {
 
     /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
     /// damaged, the status. Gives how many blocks were made good.
-    pub(super) fn open_kept(&self, most: Knowledge) -> Result<u64, Error> {
+    pub(super) fn open_kept(&self, joined: Option<bool>) -> Result<u64, Error> {
         let looked = self.look_at_kept()?;
         looked.damage.iter().for_each(|damage| self.note_damaged_log(damage));
-        self.recognise_lost(&looked, most)?;
+        self.recognise_lost(&looked, joined)?;
         Ok(looked.mended.len() as u64)
     }
 

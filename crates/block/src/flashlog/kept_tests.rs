@@ -69,7 +69,7 @@ fn what_a_log_that_comes_back_and_main_have_both_lost_is_told() {
     let attached = lasting.attach_log(set.log.clone()).unwrap();
     assert_eq!(attached, Attached::Back { blocks: 0, mended_blocks: 19, lost_blocks: 1 });
     let main = Bad { blocks: 1, first: 103 };
-    assert_eq!(lasting.status().0.damage, Damage { main, ..Damage::default() });
+    assert_eq!(lasting.status().0.damage, Damage { main, log_tells: true, ..Damage::default() });
 }
 
 /// A log that reads as ever, and takes nothing.

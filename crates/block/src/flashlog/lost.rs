@@ -77,24 +77,30 @@ impl Flashlog {
         }
     }
 
-    /// The same at an opening, of what has been looked at whenever main's label tells of such blocks: whether these are the same, as far as may
-    /// be known here.
-    pub(super) fn recognise_lost(&self, looked: &Looked, most: Knowledge) -> Result<(), Error> {
+    /// The same at an opening, of what has been looked at whenever main's label tells of such blocks: whether the log tells which these are. If the
+    /// log has come to a main that was alone, the caller says whether it does.
+    pub(super) fn recognise_lost(&self, looked: &Looked, joined: Option<bool>) -> Result<(), Error> {
         let newest = self.newest_of(looked)?;
-        let before = self.damage.lock().main;
-        let told: BTreeSet<u64> = looked.lost.iter().map(|kept| kept.address).collect();
-        let of_newest: Vec<u64> = newest.iter().map(|kept| kept.address).collect();
-        // Of some there may be a newer version by now.
-        let last = if before.blocks == 1 { before.first } else { u64::MAX };
-        let perhaps: Vec<u64> = told.range(before.first..=last).copied().collect();
-        let is_all = bad([&of_newest]) == before || bad([&perhaps]) == before;
-        let knowledge = match before.blocks {
-            0 => Knowledge::All,
-            _ if is_all && looked.damage.is_none() => Knowledge::All,
-            blocks if (told.len() as u64) < blocks || !told.contains(&before.first) => Knowledge::Forgotten,
-            _ => Knowledge::Perhaps,
+        let (before, is_told) = {
+            let stages = self.stages.lock();
+            (stages.forgotten, joined.unwrap_or(!stages.is_untold))
         };
-        if knowledge == Knowledge::Forgotten {
+        if before.blocks == 0 && newest.is_empty() {
+            return Ok(());
+        }
+        self.lose_in_log(&newest);
+        let [told, of_newest] =
+            [&looked.lost, &newest].map(|lost| lost.iter().map(|kept| kept.address).collect::<BTreeSet<u64>>());
+        let is_known = match looked.damage {
+            _ if before.blocks == 0 => true,
+            // Main alone may have written some of them, or not.
+            None if joined.is_some() && told != of_newest => false,
+            // It may have been a failure to read them.
+            None => is_told && told.len() as u64 >= before.blocks && told.contains(&before.first),
+            // The others may be behind the page.
+            Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),
+        };
+        if !is_known {
             let (device, Bad { blocks, first }) = (self.main.name(), before);
             tracing::warn!(
                 device,
@@ -103,26 +109,13 @@ impl Flashlog {
                 "blocks of main are damaged, and it is not known of all which they are: they may be older there"
             );
         }
-        if before.blocks == 0 && newest.is_empty() {
-            self.stages.lock().knowledge = knowledge.min(most);
-            return Ok(());
-        }
-        self.lose_in_log(&newest);
         {
-            let from = self.head.lock().labels.label.tail;
             let mut stages = self.stages.lock();
-            stages.knowledge = knowledge.min(most);
-            if before.blocks > 0 && bad([&of_newest]) != before {
-                // Main may not have the newer versions yet.
-                let behind = stages.durable.page;
-                let coming = perhaps.into_iter().filter(|address| stages.find(*address).is_some());
-                for address in coming.collect::<Vec<u64>>() {
-                    stages.rewritten.entry(address).or_insert(Some(behind));
-                }
-            }
-            if before.blocks > 0 && !told.is_empty() {
-                stages.held.get_or_insert(from);
-            }
+            stages.knowledge = if is_known { Knowledge::All } else { Knowledge::Forgotten };
+            stages.is_untold = !is_known;
+            // Those that are known may be others.
+            let blocks = before.blocks.saturating_sub(newest.len() as u64).max(1);
+            stages.forgotten = Bad { blocks, ..before };
         }
         self.note_known_damage()
     }
@@ -140,7 +133,7 @@ impl Flashlog {
     /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.
     pub(super) fn forgets_damage(&self) -> bool {
         let stages = self.stages.lock();
-        stages.knowledge == Knowledge::Forgotten || !stages.known_bad.is_empty() && stages.held.is_none()
+        stages.knowledge == Knowledge::Forgotten || stages.is_untold && !stages.known_bad.is_empty()
     }
 
     /// What main has where nobody knows that it is damaged counts from now on: a backup gets it, though it may have had a newer version.
@@ -175,32 +168,33 @@ impl Flashlog {
     /// What is before it can be let go of: what backup and main have, but for what tells which blocks nobody has.
     pub(super) fn tail(&self, head: &Head, applied: Point) -> Point {
         let tail = head.tail(applied);
-        let is_told = self.damage.lock().main.blocks > 0;
-        let mut stages = self.stages.lock();
-        let is_well = stages.known_bad.is_empty() && stages.rewritten.is_empty();
-        // The label first: a power cut would make it one of blocks that nobody knows any more.
-        if is_well && !(is_told && stages.knowledge == Knowledge::All) {
-            stages.held = None;
-        }
-        stages.held.filter(|held| held.page < tail.page).unwrap_or(tail)
+        self.stages.lock().held.filter(|held| held.page < tail.page).unwrap_or(tail)
     }
 
     /// The log has no room: what only tells which blocks nobody has is let go of as well, when main and its label have what was written anew of
     /// them. Whether there was such.
     pub(super) fn lets_go_of_held(&self, head: &mut Head) -> Result<bool, Failure> {
-        if self.stages.lock().held.is_some() && self.is_all_rewritten() {
+        if self.stages.lock().held.is_none() {
+            return Ok(false);
+        }
+        if self.is_all_rewritten() {
             self.flush_log(head)?;
             self.catch_up_to_durable()?;
         }
-        Ok(self.forget_held())
+        self.forget_held().map(|()| true)
     }
 
-    /// The same where it cannot be waited for. Whether there was such.
-    pub(super) fn forget_held(&self) -> bool {
+    /// The same where it cannot be waited for. Main's label says so first: it would be taken for one of blocks that the log tells of.
+    pub(super) fn forget_held(&self) -> Result<(), Failure> {
         let (had, blocks) = {
             let mut stages = self.stages.lock();
-            (stages.held.take().is_some(), stages.known_bad.len() + stages.rewritten.len())
+            let blocks = stages.known_bad.len() + stages.rewritten.len();
+            stages.is_untold |= blocks > 0;
+            (stages.held.take().is_some(), blocks)
         };
+        if blocks > 0 {
+            self.note_known_damage_at(&mut self.main_side_at_once())?;
+        }
         if had && blocks > 0 {
             let device = &*self.name;
             tracing::warn!(
@@ -209,17 +203,17 @@ impl Flashlog {
                 "the log lets go of what tells which blocks of main are damaged: that is forgotten when the set is closed"
             );
         }
-        had
+        Ok(())
     }
 }
 
 impl Bad {
-    /// The same with what was known before; some may be in both.
-    pub(super) fn with(self, before: Bad) -> Bad {
-        match before.blocks {
-            0 => self,
-            _ if self.blocks == 0 => before,
-            blocks => Bad { blocks: self.blocks.max(blocks), first: self.first.min(before.first) },
+    /// Both.
+    pub(super) fn and(self, other: Bad) -> Bad {
+        match (self.blocks, other.blocks) {
+            (_, 0) => self,
+            (0, _) => other,
+            (some, more) => Bad { blocks: some + more, first: self.first.min(other.first) },
         }
     }
 }

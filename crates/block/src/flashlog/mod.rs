@@ -125,6 +125,8 @@ mod stray;
 mod sums;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod told_tests;
 mod trim;
 mod turns;
 mod unread;

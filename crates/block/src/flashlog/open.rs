@@ -39,22 +39,22 @@ impl Flashlog {
     /// [`Error`] tells which device cannot be used, and why. Nothing has been written to main then, except that reading what main
     /// needs may have failed in the middle: the next opening begins with it again.
     pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
-        Self::put_together(main, log, options, Knowledge::All)
+        Self::put_together(main, log, options, None)
     }
 
-    /// The same, where not more can be known of the blocks that main's label tells of.
+    /// The same. If the log has come to a main that was alone: with whether it tells of the blocks of main that are damaged.
     pub(super) fn put_together(
         main: Arc<dyn Device>,
         log: Arc<dyn Device>,
         options: &Options,
-        most: Knowledge,
+        joined: Option<bool>,
     ) -> Result<(Flashlog, Opened), Error> {
         let main = Labelled::read(main, Role::Main)?;
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
         let flashlog = Self::assemble(main, log, options)?;
         let mut opened = flashlog.recover()?;
-        opened.mended_blocks = flashlog.open_kept(most)?;
+        opened.mended_blocks = flashlog.open_kept(joined)?;
         flashlog.find_dirty();
         // There is one to tell from now on, whatever the devices do.
         flashlog.status();
@@ -69,7 +69,9 @@ impl Flashlog {
         let damage = Mutex::new(main.label.damage);
         let mut stages = Stages::at(log.label.applied, options.memory_blocks);
         if main.label.damage.main.blocks > 0 {
-            stages.knowledge = Knowledge::Perhaps;
+            // Until the log has been asked.
+            stages.knowledge = Knowledge::Forgotten;
+            (stages.forgotten, stages.is_untold) = (main.label.damage.main, !main.label.damage.log_tells);
         }
         Ok(Flashlog {
             damage,

@@ -238,7 +238,7 @@ impl Scrub<'_> {
                 let got = main.as_ref().map_or(0, |block| crc64(&block[..]));
                 let mut stages = set.stages.lock();
                 if stages.find(address).is_none() {
-                    stages.lose(address, (expected, got));
+                    stages.lose_untold(address, (expected, got));
                     self.done.lost.push(address);
                 }
             }

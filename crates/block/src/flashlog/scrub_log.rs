@@ -115,7 +115,7 @@ impl WithLog<'_> {
             let mut stages = set.stages.lock();
             // It may be written just now.
             if stages.find(kept.address).is_none() {
-                stages.lose(kept.address, (kept.sum, got));
+                stages.lose_untold(kept.address, (kept.sum, got));
                 self.done.lost.push(kept.address);
             }
             return Ok(());

@@ -100,7 +100,7 @@ fn what_was_found_damaged_is_remembered_until_it_is_found_mended() {
     }
     device.scrub(set.backup.clone()).unwrap();
     let main = Bad { blocks: 2, first: 9 };
-    let damage = Damage { main, backup: Bad::default() };
+    let damage = Damage { main, ..Damage::default() };
     assert_eq!(device.status().damage, damage, "block 30 was mended");
     // Through an opening, without its log, with its log again, and for whoever looks at the label.
     drop(device);

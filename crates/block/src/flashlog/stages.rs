@@ -68,8 +68,6 @@ pub(super) type KnownBad = BTreeMap<u64, (u64, u64)>;
 pub(super) enum Knowledge {
     /// Of some at least it is forgotten which they are.
     Forgotten,
-    /// They are among those that the log tells of.
-    Perhaps,
     /// As the others, and whoever was asked takes main for what it is.
     Accepted,
     /// Which they are.
@@ -108,6 +106,10 @@ pub(super) struct Stages {
     pub(super) known_bad: KnownBad,
     /// Whether these are all that main's label tells of.
     pub(super) knowledge: Knowledge,
+    /// Unless they are: of how many it is forgotten which they are, and an address that none of them is in front of.
+    pub(super) forgotten: Bad,
+    /// Of some of all these the log does not tell, or not for much longer.
+    pub(super) is_untold: bool,
     /// Of such blocks, those that were written since: main must have everything in front of a page of the log, durably, before they are well. Which
     /// page that is is not known before they are durable there: a power cut would bring them back.
     pub(super) rewritten: BTreeMap<u64, Option<u64>>,
@@ -332,24 +334,32 @@ impl Stages {
         self.known_bad.entry(address).or_insert(sums);
     }
 
-    /// What main's label is to tell of blocks that nobody has as they were, if it has told that before. While main is a mixture nothing gets well,
-    /// nor on the way: what was written anew may have been let go of because it was written once more, which main does not have.
-    pub(super) fn bad(&mut self, before: Bad, is_mixture: bool) -> Bad {
+    /// The same, where the log may not keep what tells of it.
+    pub(super) fn lose_untold(&mut self, address: u64, sums: (u64, u64)) {
+        self.is_untold |= !self.known_bad.contains_key(&address);
+        self.lose(address, sums);
+    }
+
+    /// What main's label is to tell of blocks that nobody has as they were. While main is a mixture nothing gets well, nor on the way: what was
+    /// written anew may have been let go of because it was written once more, which main does not have.
+    pub(super) fn bad(&mut self, is_mixture: bool) -> Bad {
         if !is_mixture && !self.is_between {
             let applied = self.applied.page;
             self.rewritten.retain(|_, behind| behind.is_none_or(|behind| applied < behind));
         }
         let all: BTreeSet<u64> = self.known_bad.keys().chain(self.rewritten.keys()).copied().collect();
         let found = Bad { blocks: all.len() as u64, first: all.first().copied().unwrap_or(0) };
-        let is_other = before.blocks > 0 && !all.contains(&before.first);
         match self.knowledge {
             Knowledge::All => found,
-            _ if found.blocks == 0 => before,
-            knowledge if is_other || knowledge == Knowledge::Forgotten => {
-                // One more at least.
-                Bad { blocks: found.blocks + 1, ..found }.with(before)
-            }
-            _ => found.with(before),
+            Knowledge::Forgotten | Knowledge::Accepted => found.and(self.forgotten),
+        }
+    }
+
+    /// Main's label tells what [`Stages::bad`] said: the log need not, of what is well.
+    pub(super) fn told_bad(&mut self) {
+        if self.known_bad.is_empty() && self.rewritten.is_empty() {
+            self.held = None;
+            self.is_untold &= self.knowledge != Knowledge::All;
         }
     }
 
@@ -483,15 +493,15 @@ mod tests {
     fn what_was_written_anew_is_not_well_before_main_has_it_though_the_log_lets_go_of_it() {
         let mut stages = Stages::default();
         stages.lose(7, (1, 2));
-        let before = stages.bad(Bad::default(), false);
+        let before = stages.bad(false);
         assert_eq!(before, Bad { blocks: 1, first: 7 });
         stages.known_bad.clear();
         stages.rewritten.insert(7, Some(10));
         // It was written once more, and the log lets go of the version that was durable first.
         (stages.applied.page, stages.is_between) = (20, true);
-        assert_eq!(stages.bad(before, false), before);
+        assert_eq!(stages.bad(false), before);
         stages.is_between = false;
-        assert_eq!(stages.bad(before, false), Bad::default());
+        assert_eq!(stages.bad(false), Bad::default());
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) struct DamageReport {
 
 impl DamageReport {
     fn of(damage: &Damage, main_forgotten: bool) -> Option<DamageReport> {
-        let Damage { main, backup } = *damage;
+        let Damage { main, backup, .. } = *damage;
         (damage != &Damage::default()).then(|| DamageReport {
             main_bytes: sets::bytes(main.blocks),
             main_first_block: main.first,
@@ -62,7 +62,7 @@ impl DamageReport {
             let shown = size::show(sets::bytes(bad.blocks));
             (bad.blocks > 0).then(|| format!("{shown} of {what} are damaged, first block {} of the set", bad.first))
         };
-        let Damage { main, backup } = *damage;
+        let Damage { main, backup, .. } = *damage;
         let all: Vec<String> = [
             of(main, "main").map(|found| {
                 let forgotten = match main_forgotten {

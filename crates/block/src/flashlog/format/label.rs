@@ -62,7 +62,8 @@ struct Raw {
     backup_sequence: U64,
     dirty: U64,
     damaged: [U64; 4],
-    reserved_3: [u8; 3736],
+    log_tells: u8,
+    reserved_3: [u8; 3735],
     barrier: U64,
     crc: U64,
 }
@@ -367,6 +368,7 @@ impl Label {
             backup_sequence: U64::new(self.backup_sequence),
             dirty: U64::new(self.dirty),
             damaged: self.damage.to_raw(),
+            log_tells: u8::from(self.damage.log_tells),
             ..Raw::new_zeroed()
         };
         raw.crc = U64::new(crc64(&raw.as_bytes()[..4088]));
@@ -463,9 +465,16 @@ impl Label {
             durable: raw.durable.get(),
             backup_sequence: raw.backup_sequence.get(),
             dirty: raw.dirty.get(),
-            damage: Damage::from_raw(raw.damaged),
+            damage: Damage::from_raw(raw.damaged, raw.log_tells),
         };
         label.damage.judge(blocks)?;
+        if raw.log_tells > u8::from(label.damage.main.blocks > 0) {
+            return Err(Fault::new(
+                "whether the log tells of damaged blocks",
+                "1 if there are any, or 0",
+                raw.log_tells,
+            ));
+        }
         // With room for all that will ever be added to them.
         let Label { sequence, generation, rebuilt, map, backup_sequence, dirty, durable, .. } = label;
         let numbers = [sequence, generation, rebuilt, map, backup_sequence, dirty, durable];
@@ -634,7 +643,9 @@ mod tests {
         let backed = Label { backup: Uuid([9; 16]), backup_sequence: 23, ..main() };
         let alone = Label { state: State::Alone, left: 3, durable: 26, dirty: 24, ..backed };
         let [main_bad, backup_bad] = [(3, 7), (1, 2047)].map(|(blocks, first)| Bad { blocks, first });
-        let damaged = Label { damage: Damage { main: main_bad, backup: backup_bad }, ..main() };
+        let damage = Damage { main: main_bad, log_tells: true, backup: backup_bad };
+        let damaged = Label { damage, ..main() };
+        let forgotten = Label { damage: Damage { log_tells: false, ..damage }, ..main() };
         let log_of_backup = Label { backup_sequence: 25, ..log() };
         for (label, place) in [
             (log(), 12),
@@ -642,6 +653,7 @@ mod tests {
             (main(), 2048 + 12),
             (alone, 2048 + 12),
             (damaged, 2048 + 12),
+            (forgotten, 2048 + 12),
             (backup(), 2944 + 12),
         ] {
             assert_eq!(label.place(), place);
@@ -670,8 +682,9 @@ mod tests {
         let [of_alone, _] = Label { state: State::Alone, backup_sequence: 23, dirty: 24, ..main() }.encode();
         assert_eq!([296, 304].map(|at| of_alone[at]), [23, 24]);
         let [main_bad, backup_bad] = [(3, 7), (2, 9)].map(|(blocks, first)| Bad { blocks, first });
-        let [damaged, _] = Label { damage: Damage { main: main_bad, backup: backup_bad }, ..main() }.encode();
-        assert_eq!([312, 320, 328, 336].map(|at| damaged[at]), [3, 7, 2, 9]);
+        let damage = Damage { main: main_bad, log_tells: true, backup: backup_bad };
+        let [damaged, _] = Label { damage, ..main() }.encode();
+        assert_eq!([312, 320, 328, 336, 344].map(|at| damaged[at]), [3, 7, 2, 9, 1]);
         let [of_backup, _] = backup().encode();
         assert_eq!([208, 216, 224, 232, 240, 248].map(|at| of_backup[at]), [13, 14, 15, 16, 17, 18]);
         let sums = [log(), main(), backup()].map(|label| label.encode().map(|bytes| crc64(&bytes[..4088])));
@@ -719,6 +732,7 @@ mod tests {
             (304, 1),
             (312, 1),
             (344, 1),
+            (345, 1),
             (4079, 1),
             (4087, 0xff),
         ];
@@ -732,7 +746,7 @@ mod tests {
         bytes[160] = 1;
         seal(&mut bytes);
         assert!(matches!(Label::decode(&bytes, 2060, 2304), Decoded::Damaged(_)));
-        for at in [192, 288, 296, 304, 314, 320, 344] {
+        for at in [192, 288, 296, 304, 314, 320, 344, 345] {
             let mut bytes = main().encode()[0];
             bytes[at] = 1;
             seal(&mut bytes);

@@ -1,0 +1,98 @@
+//! What main's label tells of blocks that nobody has is true, whatever else is lost, and as far as it may be.
+use super::backup_tests::Set;
+use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
+use super::tests::{get, options, put, spoil};
+use super::*;
+use crate::Device;
+
+fn told(device: &Flashlog) -> Bad {
+    device.status().damage.main
+}
+
+/// More than the log has room for.
+fn fill(device: &dyn Device) {
+    for number in 0..6000 {
+        put(device, 100 + number % 50, number).unwrap();
+    }
+}
+
+fn is_forgotten(device: &Flashlog, set: &Set) -> bool {
+    let refused = device.backup(set.backup.clone());
+    matches!(refused, Err(Error::Forgotten { .. })) && device.status().forgets_damage
+}
+
+/// The same set, of which memory has nothing of what is in the log.
+fn without_memory(set: &Set) -> Flashlog {
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    Flashlog::open(set.main.clone(), set.log.clone(), &options).unwrap().0
+}
+
+#[test]
+fn more_that_the_log_has_lost_does_not_make_known_what_was_forgotten() {
+    let (set, device) = with_one_forgotten();
+    put(&device, 5, 6005).unwrap();
+    put(&device, 60, 7060).unwrap();
+    device.flush().unwrap();
+    put(&device, 60, 8060).unwrap();
+    device.flush().unwrap();
+    device.seal().unwrap();
+    drop(device);
+    let device = set.reopen();
+    // The log has lost two blocks as well then, of one of them a version that was written again.
+    lose(&set.log, 6005);
+    lose(&set.log, 7060);
+    device.catch_up().unwrap();
+    drop(device);
+    let device = set.reopen();
+    assert!(device.status().forgets_damage);
+    put(&device, 5, 8).unwrap();
+    device.settle().unwrap();
+    assert!(is_forgotten(&device, &set));
+}
+
+#[test]
+fn another_loss_does_not_hide_that_the_log_has_let_go_of_what_tells_of_the_first() {
+    let (set, device) = without_one();
+    drop(device);
+    let device = without_memory(&set);
+    fill(&device);
+    put(&device, 30, 6030).unwrap();
+    device.flush().unwrap();
+    device.seal().unwrap();
+    lose(&set.log, 6030);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [30]);
+    assert!(is_damaged(&device, 17) && is_damaged(&device, 30) && device.status().forgets_damage);
+    drop(device);
+    let device = set.reopen();
+    assert!(is_damaged(&device, 30) && device.status().forgets_damage);
+    assert_eq!(told(&device).blocks, 2);
+    put(&device, 30, 9).unwrap();
+    device.settle().unwrap();
+    assert!(is_forgotten(&device, &set));
+}
+
+#[test]
+fn what_a_damaged_page_may_hide_is_not_known() {
+    let (set, device) = behind(false, true);
+    lose(&set.log, 5017);
+    lose(&set.log, 5018);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17, 18]);
+    (50..90).for_each(|at| put(&device, at, at).unwrap());
+    device.settle().unwrap();
+    let is_page = |at: &u64| get(&*set.log, *at).iter().any(|byte| *byte != 0);
+    let page = (256..DATA).rfind(is_page).unwrap() - 2;
+    put(&device, 17, 7017).unwrap();
+    device.flush().unwrap();
+    device.seal().unwrap();
+    drop(device);
+    let device = set.reopen();
+    lose(&set.log, 7017);
+    device.catch_up().unwrap();
+    assert!(is_damaged(&device, 17) && told(&device) == Bad { blocks: 2, first: 17 });
+    device.settle().unwrap();
+    drop(device);
+    spoil(&set.log, page);
+    let device = set.reopen();
+    assert!(matches!(device.status().log_damage, Some(Error::Damaged { .. })));
+    assert!(is_damaged(&device, 18) && is_forgotten(&device, &set));
+}
