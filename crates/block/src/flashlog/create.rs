@@ -61,6 +61,7 @@ pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Re
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Flashlog, Options};
     use super::*;
     use crate::{BLOCK_SIZE, Error as DeviceError, Filter, MemoryDevice, Operation};
     use std::io::{IoSlice, IoSliceMut};
@@ -105,6 +106,26 @@ mod tests {
                 "{is_able}"
             );
             assert!(Labelled::read(log, Role::Log).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_main_and_a_backup_of_any_number_of_blocks_are_opened_again() {
+        let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
+        for more in [0, 1, 255] {
+            let backup = Backup::blocks_least(512) + more;
+            let [main, log, backup] =
+                [768 + more, 1024 + more, backup].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
+            create(main.clone(), log.clone(), &names).unwrap();
+            for round in 0..3 {
+                let (set, _) = Flashlog::open(main.clone(), log.clone(), &Options::default()).unwrap();
+                if round == 0 {
+                    set.create_backup(backup.clone(), Uuid([4; 16])).unwrap();
+                }
+                set.write(round, &[IoSlice::new(&[7; BLOCK_SIZE])]).unwrap();
+                set.backup(backup.clone()).unwrap();
+                set.close().unwrap();
+            }
         }
     }
 

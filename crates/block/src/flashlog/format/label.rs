@@ -419,7 +419,7 @@ impl Label {
         }
         let sequence = raw.sequence.get();
         let at = place(role, sequence, device_blocks);
-        if raw.block.get() != block || block & !1 != at {
+        if raw.block.get() != block || !(at..at + 2).contains(&block) {
             return Err(Fault::new("the label's own block", format!("{block} in {at}"), raw.block));
         }
         let (blocks, size) = (raw.blocks.get(), raw.device_blocks.get());
