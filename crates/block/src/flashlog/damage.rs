@@ -54,7 +54,7 @@ impl Flashlog {
         let is_mixture = main.labels.label.state == State::CatchingUp;
         self.note_damage_at(main, |damage| {
             let mut stages = self.stages.lock();
-            damage.main = stages.bad(is_mixture);
+            damage.main = stages.bad(is_mixture).within(self.blocks);
             damage.log_tells = damage.main.blocks > 0 && !stages.is_untold;
         })?;
         self.stages.lock().told_bad();

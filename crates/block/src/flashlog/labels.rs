@@ -52,7 +52,13 @@ impl Labelled {
         let mut next = self.label.clone();
         next.sequence += 1;
         change(&mut next);
-        let pair = AlignedBuf::copy_of(&next.encode().concat());
+        let encoded = next.encode();
+        let is_read_back = |bytes, block| match Label::decode(bytes, block, next.device_blocks) {
+            Decoded::Valid(found) => *found == next,
+            _ => false,
+        };
+        debug_assert!(encoded.iter().zip(next.place()..).all(|(bytes, block)| is_read_back(bytes, block)), "{next:?}");
+        let pair = AlignedBuf::copy_of(&encoded.concat());
         self.device.write(next.place(), &[IoSlice::new(&pair)])?;
         self.device.flush()?;
         self.label = next;

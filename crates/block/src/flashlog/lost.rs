@@ -208,6 +208,11 @@ impl Flashlog {
 }
 
 impl Bad {
+    /// Not more than there are in a set of so many blocks.
+    pub(super) fn within(self, blocks: u64) -> Bad {
+        Bad { blocks: self.blocks.min(blocks - self.first), ..self }
+    }
+
     /// Both.
     pub(super) fn and(self, other: Bad) -> Bad {
         match (self.blocks, other.blocks) {

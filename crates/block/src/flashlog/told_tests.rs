@@ -1,5 +1,5 @@
 //! What main's label tells of blocks that nobody has is true, whatever else is lost, and as far as it may be.
-use super::backup_tests::Set;
+use super::backup_tests::{BLOCKS, Set};
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
 use super::tests::{get, options, put, spoil};
 use super::*;
@@ -69,6 +69,26 @@ fn another_loss_does_not_hide_that_the_log_has_let_go_of_what_tells_of_the_first
     put(&device, 30, 9).unwrap();
     device.settle().unwrap();
     assert!(is_forgotten(&device, &set));
+}
+
+#[test]
+fn a_label_tells_of_no_more_blocks_than_there_are_from_the_first_on() {
+    const LAST: u64 = BLOCKS - 1;
+    let (set, mut device) = Set::new();
+    for round in 0..2 {
+        put(&device, LAST, 7000 + round).unwrap();
+        device.flush().unwrap();
+        device.seal().unwrap();
+        drop(device);
+        device = set.reopen();
+        lose(&set.log, 7000 + round);
+        assert_eq!(device.scrub_with_log().unwrap().lost, [LAST]);
+        fill(&device);
+        device.close().unwrap();
+        drop(device);
+        device = set.reopen();
+        assert!(told(&device) == Bad { blocks: 1, first: LAST } && device.status().forgets_damage);
+    }
 }
 
 #[test]
