@@ -2,7 +2,7 @@
 
 use super::chunk::zero_block;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{Point, State};
+use super::format::{Label, Point, State};
 use super::labels::Labelled;
 use super::lost::Lost;
 use super::ring::Area;
@@ -235,7 +235,8 @@ impl Flashlog {
     /// The same, at this pace.
     pub(super) fn catch_up_with(&self, main: &mut MainSide, pace: Pace) -> Result<(), Failure> {
         self.check_latch()?;
-        if !self.is_read_from_log() && main.labels.label.state != State::CatchingUp {
+        let Label { state, is_asynchronous, .. } = main.labels.label;
+        if !self.is_read_from_log() && state != State::CatchingUp && !is_asynchronous {
             // What a flush covers is on main at once in synchronous mode, so that main alone is like any disk that lost its power: it
             // has what was flushed.
             self.write_durable(main, pace)?;
@@ -246,10 +247,13 @@ impl Flashlog {
         self.say_state(main)
     }
 
-    /// Main has everything that was durable a moment ago.
+    /// Main has everything that was durable a moment ago: in synchronous mode all that was written in the other one.
     fn say_state(&self, main: &mut MainSide) -> Result<(), Failure> {
-        if main.labels.label.state == State::CatchingUp {
-            main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
+        let now = (State::Open, self.is_read_from_log());
+        let Label { state, is_asynchronous, .. } = main.labels.label;
+        if (state, is_asynchronous) != now {
+            let said = main.labels.write(|label| (label.state, label.is_asynchronous) = now);
+            said.map_err(Failure::of(Side::Main))?;
         }
         self.stages.lock().is_between = false;
         self.tell_less_damage(main)

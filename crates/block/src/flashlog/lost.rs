@@ -24,7 +24,8 @@ pub(super) struct Lost {
 }
 
 impl Flashlog {
-    /// Main goes on without these. In synchronous mode it does not: it has everything then, or the set is not opened.
+    /// Main goes on without these. In synchronous mode it does not: it has everything then, or says that it is a
+    /// mixture, and the set is not opened.
     pub(super) fn go_on_without(&self, main: &mut MainSide, lost: &[Lost]) -> Result<(), Failure> {
         let Some(first) = lost.first() else { return Ok(()) };
         if !self.is_read_from_log() {

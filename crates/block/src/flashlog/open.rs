@@ -37,7 +37,7 @@ impl Flashlog {
     ///
     /// # Errors
     /// [`Error`] tells which device cannot be used, and why. Nothing has been written to main then, except that reading what main
-    /// needs may have failed in the middle: the next opening begins with it again.
+    /// needs may have failed in the middle: main says that it is a mixture then, and the next opening begins with it again.
     pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
         Self::put_together(main, log, options, None)
     }
@@ -248,8 +248,11 @@ impl Flashlog {
             label.is_asynchronous = is_asynchronous;
         });
         head.note(begun.map_err(Failure::of(Side::Log)))?;
-        let followed =
-            main.labels.write(|label| (label.generation, label.is_asynchronous) = (generation, is_asynchronous));
+        let followed = main.labels.write(|label| {
+            label.generation = generation;
+            // Main may still lack what was written in that mode: it says so until it has everything.
+            label.is_asynchronous |= is_asynchronous;
+        });
         followed.map_err(Failure::of(Side::Main))?;
         let begun = head.labels.write(|label| label.state = State::Open);
         head.note(begun.map_err(Failure::of(Side::Log)))

@@ -1,7 +1,8 @@
 //! What main's label tells of blocks that nobody has is true, whatever else is lost, and as far as it may be.
 use super::backup_tests::{BLOCKS, Set};
+use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
-use super::tests::{get, options, put, spoil};
+use super::tests::{block, get, open, options, put, spoil};
 use super::*;
 use crate::Device;
 
@@ -88,6 +89,24 @@ fn a_label_tells_of_no_more_blocks_than_there_are_from_the_first_on() {
         drop(device);
         device = set.reopen();
         assert!(told(&device) == Bad { blocks: 1, first: LAST } && device.status().forgets_damage);
+    }
+}
+
+#[test]
+fn opened_in_synchronous_mode_main_is_behind_until_it_has_everything() {
+    for is_lost in [true, false] {
+        let (set, device) = behind(false, true);
+        drop(device);
+        if is_lost {
+            lose(&set.log, 5017);
+        }
+        let opened = open(&set.main, &set.log, Mode::Synchronous).map(|_| ());
+        assert_eq!(opened.is_err(), is_lost);
+        let alone = Lasting::open_alone(set.main.clone(), &options(Mode::Synchronous), alone(), false);
+        match alone {
+            Ok(alone) => assert!(!is_lost && (0..40).all(|at| get(&alone, at) == block(5000 + at))),
+            Err(error) => assert!(is_lost && matches!(error, Error::PerhapsBehind { .. } | Error::Mixture { .. })),
+        }
     }
 }
 
