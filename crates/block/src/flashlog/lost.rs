@@ -90,14 +90,16 @@ impl Flashlog {
             return Ok(());
         }
         self.lose_in_log(&newest);
+        if before.blocks > 0 && looked.damage.is_none() {
+            self.bring_what_log_has(before.first)?;
+        }
         let [told, of_newest] =
             [&looked.lost, &newest].map(|lost| lost.iter().map(|kept| kept.address).collect::<BTreeSet<u64>>());
         let is_known = match looked.damage {
             _ if before.blocks == 0 => true,
             // Main alone may have written some of them, or not.
             None if joined.is_some() && told != of_newest => false,
-            // It may have been a failure to read them.
-            None => is_told && told.len() as u64 >= before.blocks && told.contains(&before.first),
+            None => is_told,
             // The others may be behind the page.
             Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),
         };

@@ -32,15 +32,7 @@ impl Flashlog {
         };
         let looked = self.look_at_log(from, to, None)?;
         self.catch_up()?;
-        let found = behind.newest_between(from, to).and_then(|newest| {
-            let done = Scrubbed::of_log(&looked);
-            let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done };
-            let runs = newest.chunk_by(|a, b| a.address + 1 == b.address);
-            for batch in runs.flat_map(|run| run.chunks(BATCH_BLOCKS)) {
-                scrub.compare(batch)?;
-            }
-            Ok(scrub.done)
-        });
+        let found = self.compare_with_log(behind, (from, to), 0, Scrubbed::of_log(&looked));
         // What is written over looks like damage.
         let is_let_go = || self.has_let_go_of(from);
         match found {
@@ -52,6 +44,34 @@ impl Flashlog {
             Err(Error::Damaged { .. }) if is_let_go() => Err(Error::LetGo { device: self.rings.device.name().into() }),
             Err(error) => Err(error),
         }
+    }
+
+    /// At an opening, of a main whose label tells of blocks that nobody had: the log may have been read badly then.
+    pub(super) fn bring_what_log_has(&self, first: u64) -> Result<(), Error> {
+        let (behind, from, to) = {
+            let head = self.head.lock();
+            let (from, to) = (head.labels.label.tail, head.next);
+            (Behind::of_log(&head.labels, from, to), from, to)
+        };
+        self.compare_with_log(behind, (from, to), first, Scrubbed::default()).map(|_| ())
+    }
+
+    /// Compares blocks from `first` on with what the log has between two points.
+    fn compare_with_log(
+        &self,
+        behind: Behind,
+        (from, to): (Point, Point),
+        first: u64,
+        done: Scrubbed,
+    ) -> Result<Scrubbed, Error> {
+        let newest = behind.newest_between(from, to)?;
+        let newest = &newest[newest.partition_point(|kept| kept.address < first)..];
+        let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done };
+        let runs = newest.chunk_by(|a, b| a.address + 1 == b.address);
+        for batch in runs.flat_map(|run| run.chunks(BATCH_BLOCKS)) {
+            scrub.compare(batch)?;
+        }
+        Ok(scrub.done)
     }
 }
 

@@ -1,10 +1,12 @@
 //! What main's label tells of blocks that nobody has is true, whatever else is lost, and as far as it may be.
-use super::backup_tests::{BLOCKS, Set};
+use super::backup_tests::{BLOCKS, Set, contents};
 use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
 use crate::Device;
+
+const LOST: Bad = Bad { blocks: 1, first: 17 };
 
 fn told(device: &Flashlog) -> Bad {
     device.status().damage.main
@@ -134,4 +136,22 @@ fn what_a_damaged_page_may_hide_is_not_known() {
     let device = set.reopen();
     assert!(matches!(device.status().log_damage, Some(Error::Damaged { .. })));
     assert!(is_damaged(&device, 18) && is_forgotten(&device, &set));
+}
+
+#[test]
+fn what_was_read_badly_once_is_brought_to_main_by_the_next_opening() {
+    let (set, device) = behind(true, true);
+    let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(5017)).unwrap();
+    spoil(&set.log, at);
+    device.catch_up().unwrap();
+    device.settle().unwrap();
+    assert!(is_damaged(&device, 17) && told(&device) == LOST);
+    drop(device);
+    // Flips them back.
+    spoil(&set.log, at);
+    let device = set.reopen();
+    assert!(get(&device, 17) == block(5017) && get(&*set.main, 17) == block(5017));
+    assert_eq!((device.status().damage, device.status().forgets_damage), (Damage::default(), false));
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
 }
