@@ -243,8 +243,8 @@ impl Alone {
             // Waits for those who have marked something, as `take_since` does.
             let _gate = self.gate.write();
             let mut marks = self.marks.lock();
-            // Of what main has not written since it has an older version, if any.
-            let is_older = |kept: &&Kept| !marks.changed.has(kept.address, 1);
+            // Of what main has not written since it has an older version, if any; but not of what was given up with the log.
+            let is_older = |kept: &&Kept| ![&marks.changed, &behind].iter().any(|map| map.has(kept.address, 1));
             self.known_bad.lock().extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
             let highest = marks.labels.label.generation.max(log.label.generation);
             marks.changed.add(&behind);

@@ -155,3 +155,18 @@ fn what_was_read_badly_once_is_brought_to_main_by_the_next_opening() {
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device));
 }
+
+#[test]
+fn what_main_has_counts_if_the_log_was_given_up_also_if_it_comes_back_without_its_data() {
+    let (set, device) = behind(false, true);
+    drop(device);
+    let lasting = Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
+    let expected = contents(&lasting);
+    lose(&set.log, 5017);
+    lose(&set.log, 5039);
+    lasting.attach_log(set.log.clone()).unwrap();
+    assert!(!is_damaged(&lasting, 17));
+    assert!(contents(&lasting) == expected && lasting.status().0.damage == Damage::default());
+    lasting.set().unwrap().backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == expected);
+}
