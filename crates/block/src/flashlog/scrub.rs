@@ -186,9 +186,9 @@ impl Scrub<'_> {
         let _main_side = set.main_side_at_once();
         // A main that goes on alone has newer blocks than the log.
         set.latch.check(&set.name, Operation::Read, Some(address), BLOCK_SIZE as u64)?;
-        let (durable, is_coming) = {
+        let (durable, is_coming, is_on_the_way) = {
             let stages = set.stages.lock();
-            (stages.durable, stages.find(address).is_some())
+            (stages.durable, stages.find(address).is_some(), !stages.is_durable(address))
         };
         // Main has nothing that is not in the log, durably.
         for kept in self.behind.newest_between(self.to, durable)? {
@@ -217,6 +217,10 @@ impl Scrub<'_> {
             }
         }
         let expected = in_log.map_or(sum, |kept| kept.sum);
+        if is_on_the_way && !has_sum(&main, expected) {
+            // A power cut may take what comes.
+            set.stages.lock().rewrite_untold(address);
+        }
         if is_coming {
             return Ok(());
         }

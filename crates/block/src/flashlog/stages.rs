@@ -340,6 +340,12 @@ impl Stages {
         self.lose(address, sums);
     }
 
+    /// This block is not as it was, and is being written anew.
+    pub(super) fn rewrite_untold(&mut self, address: u64) {
+        self.is_untold = true;
+        self.rewritten.entry(address).or_insert(None);
+    }
+
     /// What main's label is to tell of blocks that nobody has as they were. While main is a mixture nothing gets well, nor on the way: what was
     /// written anew may have been let go of because it was written once more, which main does not have.
     pub(super) fn bad(&mut self, is_mixture: bool) -> Bad {

@@ -4,7 +4,10 @@ use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
-use crate::Device;
+use crate::{Device, Filter, MemoryDevice};
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LOST: Bad = Bad { blocks: 1, first: 17 };
 
@@ -169,4 +172,49 @@ fn what_main_has_counts_if_the_log_was_given_up_also_if_it_comes_back_without_it
     assert!(contents(&lasting) == expected && lasting.status().0.damage == Damage::default());
     lasting.set().unwrap().backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == expected);
+}
+
+/// A backup device: when its first blocks are read, one of them is written to the set, and not durably.
+struct Meanwhile {
+    below: Arc<MemoryDevice>,
+    set: &'static Flashlog,
+    is_done: AtomicBool,
+}
+
+impl Filter for Meanwhile {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        if first == 0 && !self.is_done.swap(true, Ordering::Relaxed) {
+            put(self.set, 17, 7).unwrap();
+        }
+        self.below.read(first, bufs)
+    }
+}
+
+#[test]
+fn a_scrub_does_not_call_well_what_is_being_written_just_then() {
+    let (set, device) = behind(true, true);
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    // No more than lets go of what is in front of the backup's state.
+    let is_untold = (0..6000).find(|number| {
+        put(&device, 100 + number % 50, *number).unwrap();
+        device.status().forgets_damage
+    });
+    assert!(is_untold.is_some());
+    device.settle().unwrap();
+    drop(device);
+    let device: &'static Flashlog = Box::leak(Box::new(set.reopen()));
+    assert!(get(device, 17) == block(18) && device.status().forgets_damage);
+    let backup = Meanwhile { below: set.backup.clone(), set: device, is_done: AtomicBool::new(false) };
+    device.scrub(Arc::new(backup)).unwrap();
+    assert!(get(device, 17) == block(7) && get(&*set.main, 17) == block(18));
+    let (main, log) = (Arc::new((*set.main).clone()), Arc::new((*set.log).clone()));
+    let (found, _) = open(&main, &log, Mode::Asynchronous).unwrap();
+    assert!(get(&found, 17) == block(18) && told(&found) == LOST && found.status().forgets_damage);
+    device.settle().unwrap();
+    assert_eq!(told(device), Bad::default());
 }
