@@ -154,8 +154,8 @@ impl Failure {
 
 /// Main and log as one device. See the module's documentation.
 ///
-/// Locks, from the outside in: `head`, `main_side`, `stages`. The last is not held while a device works. Nobody has any of them while a
-/// failure is [heeded](Flashlog::heed).
+/// Locks, from the outside in: `head`, `main_side`, `stages`. The last is not held while a device works. `damage` and `kept_damage` are
+/// held for a moment, and no other is taken meanwhile. Nobody has any of them while a failure is [heeded](Flashlog::heed).
 pub struct Flashlog {
     pub(super) name: Arc<str>,
     pub(super) blocks: u64,

@@ -89,6 +89,9 @@ impl Flashlog {
         let (label, areas, next) = (&head.labels.label, self.rings.areas, head.next);
         let applied = self.stages.lock().applied;
         let tail = self.tail(head, applied);
+        // One lock after the other.
+        let (damage, forgets_damage) = (*self.damage.lock(), self.forgets_damage());
+        let log_damage = self.kept_damage.lock().clone();
         Status {
             mode: self.options.mode,
             failure: self.latch.cause().cloned(),
@@ -104,9 +107,9 @@ impl Flashlog {
             since_backup_blocks: head.keep.map(|keep| next.data - keep.data),
             changed_blocks: head.changed.as_ref().map_or(0, |changed| changed.marked_blocks().max(1)),
             barrier: head.barrier,
-            damage: *self.damage.lock(),
-            forgets_damage: self.forgets_damage(),
-            log_damage: self.kept_damage.lock().clone(),
+            damage,
+            forgets_damage,
+            log_damage,
             troubles: self.troubles(),
         }
     }
