@@ -131,9 +131,11 @@ impl Flashlog {
         self.check_latch()?;
         main.check()?;
         let Taken { blocks, durable, .. } = self.take_durable();
-        let Some(needed) = blocks.values().map(position).min().flatten() else {
-            return Ok(false);
+        let needed = match self.options.order {
+            Order::LetsGoOfNeeded => Some(u64::MAX),
+            _ => blocks.values().map(position).min().flatten(),
         };
+        let Some(needed) = needed else { return Ok(false) };
         drop(blocks);
         {
             let mut stages = self.stages.lock();

@@ -64,6 +64,8 @@ pub enum Order {
     TrustsSumsOfCopy,
     /// An opening does not bring to main what the log says of zeros.
     ForgetsZeros,
+    /// A full log lets go of what main does not have and nothing has replaced.
+    LetsGoOfNeeded,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.

@@ -98,7 +98,7 @@ impl Kind {
 }
 
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 12] = [
+pub const ORDERS: [(&str, Order); 13] = [
     ("nothing", Order::Correct),
     ("main-before-log", Order::MainBeforeLog),
     ("no-flush-of-main", Order::NoFlushOfMain),
@@ -111,6 +111,7 @@ pub const ORDERS: [(&str, Order); 12] = [
     ("forgets-zeros", Order::ForgetsZeros),
     ("forgets-dirty", Order::ForgetsDirty),
     ("new-log-forgets-alone", Order::NewLogForgetsAlone),
+    ("lets-go-of-needed", Order::LetsGoOfNeeded),
 ];
 
 /// What was explored.
