@@ -109,8 +109,10 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
     let words = rig.run([&["flashlog", "scrub", "--backup", "backup"], &SET[..]].concat()).exits(3).out;
     assert!(words.contains("neither log nor this backup has it as it was: 4.00 KiB, first block 512"), "{words}");
-    // The set is in the mode that it was refused in. Main alone would be refused otherwise.
-    let alone = Server::start(&rig, &["--main", "main", "--without-log"]);
+    // The set was never opened in the mode that it was refused in.
+    let refused = rig.run(["flashlog", "serve", "--main", "main", "--without-log"]).exits(1);
+    assert!(refused.err.contains("--accept-loss"), "{refused:?}");
+    let alone = Server::start(&rig, &["--main", "main", "--without-log", "--accept-loss"]);
     alone.stop();
     rig.run([&["flashlog", "attach"], &SET[..]].concat());
     let server = serve();
