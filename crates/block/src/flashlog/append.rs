@@ -194,7 +194,7 @@ impl Flashlog {
                 (true, false) => return Ok(()),
                 (true, true) if !is_long => return Ok(()),
                 (_, true) => self.write_points(head, applied)?,
-                (false, false) if self.lets_go_of_held(head)? => {}
+                (false, false) if self.lets_go_of_held(head, applied)? => {}
                 (false, false) => {
                     let is_kept = head.keep.is_some_and(|keep| keep.page < applied.page);
                     // What main has already may be enough.
@@ -210,7 +210,10 @@ impl Flashlog {
                     if is_kept {
                         tracing::warn!(device = &*self.name, "the log is full: the next backup copies changed regions");
                         self.uses.lose();
-                        self.let_go_of_kept(head, applied)?;
+                        // What tells which blocks are lost only when that is not enough.
+                        let held = self.stages.lock().held;
+                        let is_behind = |held: &Point| head.keep.is_some_and(|keep| keep.page < held.page);
+                        self.let_go_of_kept(head, held.filter(is_behind).unwrap_or(applied))?;
                     } else {
                         // The areas are several times as large as what is written at once.
                         return Err(self.no_room("the log has no room although main has everything"));
@@ -233,9 +236,12 @@ impl Flashlog {
             marked.from = before.from;
         }
         let barrier = head.barrier;
-        self.forget_held()?;
+        if self.stages.lock().held.is_none_or(|held| held.page < to.page) {
+            self.forget_held()?;
+        }
         // An opening begins with what main does not have, which must not be in front of the tail.
-        let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, to, barrier);
+        let applied = Some(head.labels.label.applied).filter(|applied| applied.page > to.page).unwrap_or(to);
+        let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, applied, barrier);
         head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
         self.trim(head, let_go_of);

@@ -175,9 +175,10 @@ impl Flashlog {
     }
 
     /// The log has no room: what only tells which blocks nobody has is let go of as well, when main and its label have what was written anew of
-    /// them. Whether there was such.
-    pub(super) fn lets_go_of_held(&self, head: &mut Head) -> Result<bool, Failure> {
-        if self.stages.lock().held.is_none() {
+    /// them. Whether there was such, in front of what is needed otherwise.
+    pub(super) fn lets_go_of_held(&self, head: &mut Head, applied: Point) -> Result<bool, Failure> {
+        let tail = head.tail(applied);
+        if self.stages.lock().held.is_none_or(|held| held.page >= tail.page) {
             return Ok(false);
         }
         if self.is_all_rewritten() {

@@ -218,3 +218,32 @@ fn a_scrub_does_not_call_well_what_is_being_written_just_then() {
     device.settle().unwrap();
     assert_eq!(told(device), Bad::default());
 }
+
+#[test]
+fn what_a_backup_would_need_is_let_go_of_before_what_tells_which_blocks_are_lost() {
+    let (set, device) = Set::new();
+    (0..1000).for_each(|number| put(&device, 100 + number % 50, number).unwrap());
+    device.settle().unwrap();
+    (0..40).for_each(|at| put(&device, at, 5000 + at).unwrap());
+    device.flush().unwrap();
+    device.seal().unwrap();
+    drop(device);
+    let device = set.reopen();
+    lose(&set.log, 5017);
+    assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
+    let is_let_go_of = (0..6000).find(|number| {
+        put(&device, 100 + number % 50, *number).unwrap();
+        device.status().changed_blocks > 0
+    });
+    assert!(is_let_go_of.is_some() && is_damaged(&device, 17) && !device.status().forgets_damage);
+    device.settle().unwrap();
+    drop(device);
+    let device = set.reopen();
+    assert!(is_damaged(&device, 17) && !device.status().forgets_damage && told(&device) == LOST);
+    // But before nothing can be written any more.
+    fill(&device);
+    assert!(is_damaged(&device, 17) && device.status().forgets_damage);
+    put(&device, 17, 7).unwrap();
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device) && told(&device) == Bad::default());
+}
