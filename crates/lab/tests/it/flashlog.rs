@@ -47,7 +47,8 @@ fn planted_mistakes_are_found() {
             }
             _ => Kind::WithoutBackup,
         };
-        let seed = kind.seed_from(20);
+        // The log must be full while its index has room, which few workloads have.
+        let seed = if *order == Order::LetsGoOfNeeded { 28 } else { kind.seed_from(20) };
         let (report, failure) =
             explore(&Options { budget: Budget::new(seed, 20_000), order: *order, ..Options::default() });
         assert!(failure.is_some(), "{name} was not found in {} states", report.states);
