@@ -63,3 +63,30 @@ impl WrittenPages {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::tests::Rig;
+    use holdfast_integrity::Algorithm;
+    use holdfast_object::{DomainId, Error, ObjectId, ObjectStore, PAGE_SIZE};
+
+    #[test]
+    fn the_bytes_of_another_page_are_not_those_that_were_written() {
+        let rig = Rig::new();
+        let mut frame = rig.arena.allocate().unwrap();
+        frame.fill(7);
+        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[7; PAGE_SIZE]));
+        page.seal_for(ObjectId(5), 2);
+        let verify = |object, index| {
+            let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+            WrittenPages(vec![(key, index, page.page())]).verify(&rig.module.base, &rig.arena)
+        };
+        verify(5, 2).unwrap();
+        for (object, index) in [(6, 2), (5, 3)] {
+            let error = verify(object, index).unwrap_err();
+            assert!(matches!(error, Error::GivenUp(_)) && error.to_string().contains("that of another one"), "{error}");
+        }
+        assert_eq!(rig.module.status().counters.scribbles, 2);
+    }
+}

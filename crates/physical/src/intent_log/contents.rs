@@ -92,3 +92,23 @@ impl Contents {
         self.0.get_mut(at).map(|known| &mut known.sums)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_of_what_is_known_of_a_block_counts() {
+        let known = Known::of([0x1357_9bdf; 8]);
+        assert_eq!(known.get(), Ok(Some(known.sums)));
+        for bit in 0..32 * 8 {
+            let mut struck = known;
+            struck.sums[bit / 32] ^= 1 << (bit % 32);
+            struck.get().unwrap_err();
+        }
+        for bit in 0..64 {
+            Known { check: known.check ^ 1 << bit, ..known }.get().unwrap_err();
+        }
+        assert_eq!(UNKNOWN.get(), Ok(None));
+    }
+}

@@ -254,3 +254,38 @@ impl Module {
         trees.kept.domains.get(&domain).map_or(Vec::new(), |of_domain| of_domain.deleted.iter().map(deletion).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Record, SystemKind};
+    use holdfast_object::Timestamp;
+
+    #[test]
+    fn what_is_known_of_a_deleted_snapshot_is_verified() {
+        let stored = StoredSnapshot {
+            id: SnapshotId(3),
+            name: "kept".into(),
+            created: Timestamp::default(),
+            epoch: 7,
+            objects: 40,
+            metadata_before: 12,
+            is_deleted: true,
+            table: Record::system(SystemKind::ObjectTable, 7),
+        };
+        let sound = || Deleted::new(1, stored.clone(), 2);
+        assert_eq!(sound().verify(), Ok(()));
+        let strikes: [fn(&mut StoredSnapshot); 5] = [
+            |stored| stored.id.0 ^= 1,
+            |stored| stored.epoch ^= 4,
+            |stored| stored.is_deleted = false,
+            |stored| stored.metadata_before += 1,
+            |stored| stored.table.levels ^= 1,
+        ];
+        for strike in strikes {
+            let mut struck = sound();
+            strike(&mut struck.stored);
+            struck.verify().unwrap_err();
+        }
+    }
+}
