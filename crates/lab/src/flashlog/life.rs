@@ -1,8 +1,8 @@
 //! A life of a set: random actions, recorded.
 
-use super::Options;
 use super::state::nearest;
 use super::watch::{LOG, Loss, Moment, Watched};
+use super::{Kind, Options};
 use crate::device::CrashImages;
 use crate::numbered::{block, content};
 use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
@@ -71,8 +71,10 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// A new set, used for a while so that the rings may go around anywhere.
-    pub(super) fn new(options: &Options, has_backup: bool, rng: &mut Pcg64Mcg) -> Result<Start, String> {
+    /// A new set, used for a while so that the rings may go around anywhere. A set that outlasts its log begins with a main that has
+    /// everything, as main alone is judged by what it had.
+    pub(super) fn new(options: &Options, kind: Kind, rng: &mut Pcg64Mcg) -> Result<Start, String> {
+        let has_backup = kind != Kind::WithoutBackup;
         let main = Arc::new(MemoryDevice::new(MAIN_BLOCKS).named("main"));
         let log = Arc::new(MemoryDevice::new(flashlog::log_blocks_least()).named("log"));
         let names = Create { set: Uuid(rng.random()), main: Uuid(rng.random()), log: Uuid(rng.random()) };
@@ -102,7 +104,7 @@ impl Start {
             }
         }
         // Main has everything, or the log has some of it alone, and is perhaps nearly full.
-        let is_settled = options.mode == Mode::Synchronous || rng.random_bool(0.5);
+        let is_settled = kind == Kind::Lasting || options.mode == Mode::Synchronous || rng.random_bool(0.5);
         let end = if is_settled { device.settle() } else { device.flush().map(drop) };
         end.map_err(|error| error.to_string())?;
         if has_backup {

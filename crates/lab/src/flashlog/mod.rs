@@ -346,7 +346,7 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     if kind == Kind::Lasting {
         return lasting_lives(options, rng);
     }
-    let mut start = Start::new(options, kind == Kind::WithBackup, rng)?;
+    let mut start = Start::new(options, kind, rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
         let life = Life::live(&start, options.budget.steps / 2, None, rng)?;
         let state = State::random((0, &life), 0, rng);
@@ -367,7 +367,7 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
 
 /// Lives of a set that outlasts its log: as it is, and with the log pulled out.
 fn lasting_lives(options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
-    let start = Start::new(options, true, rng)?;
+    let start = Start::new(options, Kind::Lasting, rng)?;
     let begin = rng.clone();
     let mut lives = vec![lasting::live(&start, options.budget.steps, None, rng)?];
     let requests = lives[0].requests[LOG];
