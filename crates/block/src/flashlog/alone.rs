@@ -9,6 +9,7 @@ use super::dirty::Dirty;
 use super::format::{Bad, Decoded, Label, Regions, Role, State};
 use super::labels::{Labelled, empty_labels, newest_of};
 use super::outgrown;
+use super::scrub::{has_sum, read_block};
 use super::stages::{Knowledge, KnownBad, Map};
 use crate::device::read_one_by_one;
 use crate::nbd::Extent;
@@ -181,14 +182,17 @@ impl Alone {
 
     /// The set that main has become with a log knows them as well.
     pub(super) fn hand_over_bad(&self, set: &Flashlog) {
+        let mut bad = self.known_bad.lock().clone();
+        // What the log gave badly once it may have given since.
+        bad.retain(|address, (expected, _)| !has_sum(&read_block(&*self.main, *address), *expected));
         {
             let mut stages = set.stages.lock();
             // What the log tells of them was known here.
             stages.knowledge = stages.knowledge.max(self.knowledge);
-            for (address, sums) in &*self.known_bad.lock() {
-                if stages.find(*address).is_none() {
+            for (address, sums) in bad {
+                if stages.find(address).is_none() {
                     // What the log has told of is known already.
-                    stages.lose_untold(*address, *sums);
+                    stages.lose_untold(address, sums);
                 }
             }
         }

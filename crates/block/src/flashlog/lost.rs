@@ -90,15 +90,16 @@ impl Flashlog {
             return Ok(());
         }
         self.lose_in_log(&newest);
-        if before.blocks > 0 && looked.damage.is_none() {
-            self.bring_what_log_has(before.first)?;
-        }
+        let brought = match looked.damage {
+            None if before.blocks > 0 => self.bring_what_log_has(before.first)?,
+            _ => 0,
+        };
         let [told, of_newest] =
             [&looked.lost, &newest].map(|lost| lost.iter().map(|kept| kept.address).collect::<BTreeSet<u64>>());
         let is_known = match looked.damage {
             _ if before.blocks == 0 => true,
-            // Main alone may have written some of them, or not.
-            None if joined.is_some() && told != of_newest => false,
+            // Main alone may have written some of them, or not. Those that are not found may be there, and have main's older version now.
+            None if joined.is_some() && (told != of_newest || newest.len() as u64 + brought != before.blocks) => false,
             None => is_told,
             // The others may be behind the page.
             Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),
@@ -113,7 +114,12 @@ impl Flashlog {
             );
         }
         {
+            let from = self.head.lock().labels.label.tail;
             let mut stages = self.stages.lock();
+            // Also what was read well at first, and badly then.
+            if !stages.known_bad.is_empty() {
+                stages.held.get_or_insert(from);
+            }
             stages.knowledge = if is_known { Knowledge::All } else { Knowledge::Forgotten };
             stages.is_untold = !is_known;
             // Those that are known may be others.
@@ -197,7 +203,10 @@ impl Flashlog {
             (stages.held.take().is_some(), blocks)
         };
         if blocks > 0 {
-            self.note_known_damage_at(&mut self.main_side_at_once())?;
+            let mut main = self.main_side_at_once();
+            // A main that is alone has others who write its labels.
+            self.check_latch()?;
+            self.note_known_damage_at(&mut main)?;
         }
         if had && blocks > 0 {
             let device = &*self.name;

@@ -90,7 +90,8 @@ impl Flashlog {
         let applied = self.stages.lock().applied;
         let tail = self.tail(head, applied);
         // One lock after the other.
-        let (damage, forgets_damage) = (*self.damage.lock(), self.forgets_damage());
+        let damage = *self.damage.lock();
+        let forgets_damage = self.forgets_damage();
         let log_damage = self.kept_damage.lock().clone();
         Status {
             mode: self.options.mode,

@@ -22,6 +22,13 @@ fn fill(device: &dyn Device) {
     }
 }
 
+/// Where the log has this, and that spoiled: like a contact that is bad for a while.
+fn misread(set: &Set, number: u64) -> u64 {
+    let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(number)).unwrap();
+    spoil(&set.log, at);
+    at
+}
+
 fn is_forgotten(device: &Flashlog, set: &Set) -> bool {
     let refused = device.backup(set.backup.clone());
     matches!(refused, Err(Error::Forgotten { .. })) && device.status().forgets_damage
@@ -144,8 +151,7 @@ fn what_a_damaged_page_may_hide_is_not_known() {
 #[test]
 fn what_was_read_badly_once_is_brought_to_main_by_the_next_opening() {
     let (set, device) = behind(true, true);
-    let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(5017)).unwrap();
-    spoil(&set.log, at);
+    let at = misread(&set, 5017);
     device.catch_up().unwrap();
     device.settle().unwrap();
     assert!(is_damaged(&device, 17) && told(&device) == LOST);
@@ -246,4 +252,38 @@ fn what_a_backup_would_need_is_let_go_of_before_what_tells_which_blocks_are_lost
     put(&device, 17, 7).unwrap();
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device) && told(&device) == Bad::default());
+}
+
+#[test]
+fn main_alone_that_does_not_know_them_any_more_does_not_make_them_known_by_what_it_gives_the_log() {
+    let (set, device) = behind(true, true);
+    let at = misread(&set, 5017);
+    device.catch_up().unwrap();
+    device.settle().unwrap();
+    drop(device);
+    let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
+    let killed = open_alone();
+    put(&killed, 16, 9).unwrap();
+    drop(killed);
+    // The whole region counts as changed then, and what is bad in it is forgotten.
+    let lasting = open_alone();
+    spoil(&set.log, at);
+    lasting.attach_log(set.log.clone()).unwrap();
+    let device = lasting.set().unwrap();
+    assert!(get(&*device, 17) == block(18) && device.status().forgets_damage && told(&device).blocks == 1);
+}
+
+#[test]
+fn what_a_log_that_comes_back_gives_main_is_not_damaged_any_more() {
+    let (set, device) = behind(true, true);
+    drop(device);
+    let lasting = Lasting::of(without_memory(&set), alone());
+    let at = misread(&set, 5017);
+    lasting.set().unwrap().catch_up().unwrap();
+    assert!(is_damaged(&lasting, 17));
+    lasting.detach_log().unwrap();
+    assert!(is_damaged(&lasting, 17));
+    spoil(&set.log, at);
+    lasting.attach_log(set.log.clone()).unwrap();
+    assert!(get(&lasting, 17) == block(5017) && lasting.status().0.damage == Damage::default());
 }
