@@ -39,7 +39,7 @@ Examples:
 Files are made if they do not exist. What holds anything is refused, unless
 --force says that it may go; main keeps what it has even then, but for its last
 MiB. The set is as large as main, less about a MiB. The larger the log, the
-longer the time between backups that need not copy everything.")]
+longer the time between backups that need not copy whole regions.")]
     Create(FlashlogCreate),
 
     /// Serve a set to NBD clients, until it is told to end
