@@ -11,15 +11,15 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const LOST: Bad = Bad { blocks: 1, first: 17 };
+pub(super) const LOST: Bad = Bad { blocks: 1, first: 17 };
 const NONE: Bad = Bad { blocks: 0, first: 0 };
 
-fn told(device: &Flashlog) -> Bad {
+pub(super) fn told(device: &Flashlog) -> Bad {
     device.status().damage.main
 }
 
 /// More than the log has room for.
-fn fill(device: &dyn Device) {
+pub(super) fn fill(device: &dyn Device) {
     for number in 0..6000 {
         put(device, 100 + number % 50, number).unwrap();
     }

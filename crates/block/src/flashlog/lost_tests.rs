@@ -20,9 +20,11 @@ pub(super) fn is_damaged(device: &dyn Device, at: u64) -> bool {
     matches!(error_at(device, at), Some(crate::Error::Damaged { .. }))
 }
 
-pub(super) fn lose(log: &MemoryDevice, number: u64) {
+/// Gives where that was: spoiled once more, it is there again.
+pub(super) fn lose(log: &MemoryDevice, number: u64) -> u64 {
     let at = (DATA..log.blocks()).find(|at| get(log, *at) == block(number)).unwrap();
     spoil(log, at);
+    at
 }
 
 /// A set whose log alone has blocks 0 to 39; with them on its backup, or without.

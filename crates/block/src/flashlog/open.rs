@@ -36,8 +36,8 @@ impl Flashlog {
     /// written before this returns.
     ///
     /// # Errors
-    /// [`Error`] tells which device cannot be used, and why. Nothing has been written to main then, except that reading what main
-    /// needs may have failed in the middle: main says that it is a mixture then, and the next opening begins with it again.
+    /// [`Error`] tells which device cannot be used, and why. What main has got of the log until then is whole, or main says that it is a
+    /// mixture: the next opening begins with it again.
     pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
         Self::put_together(main, log, options, None)
     }

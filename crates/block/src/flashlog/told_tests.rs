@@ -1,4 +1,5 @@
 //! What main's label tells of blocks that nobody has is true, whatever else is lost, and as far as it may be.
+use super::anew_tests::{LOST, fill, told};
 use super::backup_tests::{BLOCKS, Set, contents};
 use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
@@ -8,26 +9,6 @@ use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-const LOST: Bad = Bad { blocks: 1, first: 17 };
-
-fn told(device: &Flashlog) -> Bad {
-    device.status().damage.main
-}
-
-/// More than the log has room for.
-fn fill(device: &dyn Device) {
-    for number in 0..6000 {
-        put(device, 100 + number % 50, number).unwrap();
-    }
-}
-
-/// Where the log has this, and that spoiled: like a contact that is bad for a while.
-fn misread(set: &Set, number: u64) -> u64 {
-    let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(number)).unwrap();
-    spoil(&set.log, at);
-    at
-}
 
 fn is_forgotten(device: &Flashlog, set: &Set) -> bool {
     let refused = device.backup(set.backup.clone());
@@ -151,7 +132,7 @@ fn what_a_damaged_page_may_hide_is_not_known() {
 #[test]
 fn what_was_read_badly_once_is_brought_to_main_by_the_next_opening() {
     let (set, device) = behind(true, true);
-    let at = misread(&set, 5017);
+    let at = lose(&set.log, 5017);
     device.catch_up().unwrap();
     device.settle().unwrap();
     assert!(is_damaged(&device, 17) && told(&device) == LOST);
@@ -257,7 +238,7 @@ fn what_a_backup_would_need_is_let_go_of_before_what_tells_which_blocks_are_lost
 #[test]
 fn main_alone_that_does_not_know_them_any_more_does_not_make_them_known_by_what_it_gives_the_log() {
     let (set, device) = behind(true, true);
-    let at = misread(&set, 5017);
+    let at = lose(&set.log, 5017);
     device.catch_up().unwrap();
     device.settle().unwrap();
     drop(device);
@@ -278,7 +259,7 @@ fn what_a_log_that_comes_back_gives_main_is_not_damaged_any_more() {
     let (set, device) = behind(true, true);
     drop(device);
     let lasting = Lasting::of(without_memory(&set), alone());
-    let at = misread(&set, 5017);
+    let at = lose(&set.log, 5017);
     lasting.set().unwrap().catch_up().unwrap();
     assert!(is_damaged(&lasting, 17));
     lasting.detach_log().unwrap();
