@@ -5,7 +5,7 @@ use super::Error;
 use super::ahead::ReadAhead;
 use super::at::Kept;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
+use super::format::{Damage, GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -250,7 +250,7 @@ impl Flashlog {
             let device = backup.labels.device.name().into();
             return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
         }
-        if self.keeps_for(&head, &of_backup) {
+        if self.keeps_for(&head, &of_backup) && !self.is_copied_again(&of_backup) {
             drop(head);
             if of_backup.main != of_log.main {
                 // Main was made anew since. Whoever goes on with the old one has not got this backup any more.
@@ -278,8 +278,9 @@ impl Flashlog {
         self.heed(written.map_err(Failure::of(Side::Log)))?;
         self.forget_dirty();
         if !has_state {
+            let damage = self.damage_of_copy();
             backup.labels.write(|label| {
-                label.state = State::Copying;
+                (label.state, label.damage) = (State::Copying, damage);
                 (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
                 label.is_of(&of_log);
             })?;
@@ -313,6 +314,10 @@ impl Flashlog {
         way: &mut Way<'_>,
     ) -> Result<Point, Error> {
         self.check_forgotten(backup.label())?;
+        let damage = self.damage_of_copy();
+        if damage.main.blocks > 0 && damage != backup.label().damage {
+            backup.labels.write(|label| label.damage = damage)?;
+        }
         if backup.label().state != State::Copying {
             if passes <= STAGED_PASSES_MOST
                 && let Some(end) = self.stage_changed(backup, &pass, done, way)?
@@ -347,6 +352,9 @@ impl Flashlog {
             }
             backup.labels.write(|label| {
                 (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
+                if pass.regions.is_all() {
+                    label.damage = damage;
+                }
                 if !is_of_log {
                     label.applied = pass.keep;
                     label.is_of(&of_log);
@@ -463,6 +471,9 @@ impl Flashlog {
         }
         let Some(blocks) = staged? else { return Ok(None) };
         backup.commit(stager, end, &of_log)?;
+        if pass.regions.is_all() && backup.label().damage != Damage::default() {
+            backup.labels.write(|label| label.damage = Damage::default())?;
+        }
         self.keep_from(backup);
         done.blocks += blocks;
         done.copied_blocks += copied_blocks;

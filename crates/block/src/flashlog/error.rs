@@ -194,6 +194,19 @@ pub enum Error {
         /// The first of them.
         first: u64,
     },
+    /// A backup was copied from main while it was forgotten which blocks of it are damaged. Of these it may have what main had, which is older than
+    /// what main has got since: main is not compared with it.
+    #[error(
+        "{device}: copied when {blocks} blocks of main were damaged, the first of them {first}, and it was not known any more which: it may have older data than main"
+    )]
+    OfForgotten {
+        /// Name of the backup.
+        device: Arc<str>,
+        /// Blocks that main's label told of.
+        blocks: u64,
+        /// The first of them.
+        first: u64,
+    },
     /// So much was written meanwhile that the log has let go of what the backup does not have.
     #[error("{device}: the log was full, and has let go of what is wanted of it")]
     LetGo {

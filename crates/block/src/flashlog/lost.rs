@@ -7,9 +7,10 @@ use super::at::Kept;
 use super::catch_up::MainSide;
 use super::damage::bad;
 use super::device::{Failure, Flashlog};
-use super::format::{Label, Point, State};
+use super::format::{Damage, Label, Point, State};
 use super::kept::Looked;
 use super::stages::Knowledge;
+use super::staging::Backup;
 use super::{Bad, Error};
 use std::collections::BTreeSet;
 
@@ -137,6 +138,28 @@ impl Flashlog {
         }
         let Bad { blocks, first } = self.damage.lock().main;
         Err(Error::Forgotten { device: self.main.name().into(), blocks, first })
+    }
+
+    /// What the label of a backup says, of which all was copied from main or compared with it: blocks that may be older there, if nobody knows which.
+    pub(super) fn damage_of_copy(&self) -> Damage {
+        let is_forgotten = self.stages.lock().knowledge == Knowledge::Forgotten;
+        let main = if is_forgotten { self.damage.lock().main } else { Bad::default() };
+        Damage { main, ..Damage::default() }
+    }
+
+    /// That a backup was not copied while it was forgotten which blocks of main are damaged: what it has of these counts for nothing.
+    pub(super) fn check_of_forgotten(backup: &Backup) -> Result<(), Error> {
+        match backup.label().damage.main {
+            Bad { blocks: 0, .. } => Ok(()),
+            Bad { blocks, first } => {
+                Err(Error::OfForgotten { device: backup.labels.device.name().into(), blocks, first })
+            }
+        }
+    }
+
+    /// Whether a backup was copied while it was forgotten which blocks of main are damaged, and this is settled: all of it is compared then.
+    pub(super) fn is_copied_again(&self, of_backup: &Label) -> bool {
+        of_backup.damage.main.blocks > 0 && self.stages.lock().knowledge != Knowledge::Forgotten
     }
 
     /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.

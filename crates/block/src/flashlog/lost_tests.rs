@@ -285,8 +285,8 @@ fn the_log_lets_go_of_what_tells_it_only_when_what_was_written_anew_is_durable()
     assert_eq!(device.status().log_blocks.0, 0);
 }
 
-/// The same set, opened again when the log has let go of what told which block it is. The backup has a version of it that main has not.
-pub(super) fn with_one_forgotten() -> (Set, Flashlog) {
+/// A set of which a block is lost. The backup has a version of it that main has not.
+fn with_one_lost() -> (Set, Flashlog) {
     let (set, device) = behind(false, true);
     put(&device, 17, 6017).unwrap();
     device.flush().unwrap();
@@ -302,6 +302,17 @@ pub(super) fn with_one_forgotten() -> (Set, Flashlog) {
     lose(&set.log, 7017);
     assert_eq!(device.scrub_with_log().unwrap().lost, [17]);
     assert!(get(&*set.main, 17) == block(18) && get(&*set.backup, 17) == block(6017));
+    (set, device)
+}
+
+/// The same, opened again when the log has let go of what told which block it is.
+pub(super) fn with_one_forgotten() -> (Set, Flashlog) {
+    let (set, device) = with_one_lost();
+    let device = forget(&set, device);
+    (set, device)
+}
+
+fn forget(set: &Set, device: Flashlog) -> Flashlog {
     for number in 0..6000 {
         put(&device, 100 + number % 50, number).unwrap();
     }
@@ -309,7 +320,7 @@ pub(super) fn with_one_forgotten() -> (Set, Flashlog) {
     drop(device);
     let device = set.reopen();
     assert!(!is_damaged(&device, 17) && device.status().damage.main == Bad { blocks: 1, first: 17 });
-    (set, device)
+    device
 }
 
 #[test]
@@ -318,9 +329,7 @@ fn a_backup_gets_no_older_version_when_nobody_knows_any_more_what_is_lost() {
     // By regions, and when all is compared.
     for is_all in [false, true] {
         if is_all {
-            let other = Arc::new(MemoryDevice::new(set.backup.blocks()).named("other"));
-            device.create_backup(other.clone(), Uuid([61; 16])).unwrap();
-            device.backup(other).unwrap();
+            device.backup(other_backup(&set, &device)).unwrap();
             assert!(device.status().damage.main.blocks > 0, "a copy of main tells nothing of it");
         }
         let refused = device.backup(set.backup.clone());
@@ -332,6 +341,68 @@ fn a_backup_gets_no_older_version_when_nobody_knows_any_more_what_is_lost() {
     device.accept_forgotten();
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device));
+}
+
+/// Another backup, with nothing on it.
+fn other_backup(set: &Set, device: &Flashlog) -> Arc<MemoryDevice> {
+    let other = Arc::new(MemoryDevice::new(set.backup.blocks()).named("other"));
+    device.create_backup(other.clone(), Uuid([61; 16])).unwrap();
+    other
+}
+
+/// The same set, and another backup of it, which has main's older version.
+fn with_copy_of_forgotten() -> (Set, Flashlog, Arc<MemoryDevice>) {
+    let (set, device) = with_one_forgotten();
+    let other = other_backup(&set, &device);
+    device.backup(other.clone()).unwrap();
+    assert!(get(&*other, 17) == block(18));
+    (set, device, other)
+}
+
+#[test]
+fn a_copy_of_what_is_forgotten_settles_nothing() {
+    let (set, device, other) = with_copy_of_forgotten();
+    let refused = device.scrub(other.clone());
+    assert!(matches!(refused, Err(Error::OfForgotten { blocks: 1, first: 17, .. })), "{refused:?}");
+    assert!(matches!(device.backup(set.backup.clone()), Err(Error::Forgotten { .. })));
+    assert!(get(&*set.backup, 17) == block(6017));
+    // Another opening knows no more of it.
+    drop(device);
+    let device = set.reopen();
+    put(&device, 30, 1).unwrap();
+    device.backup(other.clone()).unwrap();
+    assert!(device.scrub(other.clone()).is_err() && device.backup(set.backup.clone()).is_err());
+    // If there is no other, it is for the user to say that it will do.
+    device.accept_forgotten();
+    device.backup(other.clone()).unwrap();
+    assert!(device.scrub(other.clone()).unwrap().is_good());
+    assert_eq!(device.status().damage, Damage::default());
+}
+
+#[test]
+fn main_made_anew_from_a_copy_of_what_is_forgotten_tells_of_it() {
+    let (set, device, other) = with_copy_of_forgotten();
+    device.close().unwrap();
+    drop(device);
+    let main = Arc::new(MemoryDevice::new(set.main.blocks()).named("new"));
+    rebuild(other, set.log.clone(), main.clone(), Uuid([62; 16])).unwrap();
+    let (device, _) = open(&main, &set.log, Mode::Asynchronous).unwrap();
+    assert_eq!(device.status().damage.main, Bad { blocks: 1, first: 17 });
+    let refused = device.backup(set.backup.clone());
+    assert!(matches!(refused, Err(Error::Forgotten { .. })), "{refused:?}");
+    assert!(get(&*set.backup, 17) == block(6017));
+}
+
+#[test]
+fn a_copy_that_was_begun_before_anything_was_forgotten_says_so_as_well() {
+    let (set, device) = with_one_lost();
+    let other = other_backup(&set, &device);
+    // It ends at the block that nobody has.
+    assert!(device.backup(other.clone()).is_err());
+    let device = forget(&set, device);
+    device.backup(other.clone()).unwrap();
+    assert!(get(&*other, 17) == block(18));
+    assert!(matches!(device.scrub(other), Err(Error::OfForgotten { .. })));
 }
 
 #[test]

@@ -154,7 +154,8 @@ pub fn rebuild_at(
     }
     // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
     let state = State::CatchingUp;
-    let label = Label { main: how.name, state, ..end.of_newcomer(Role::Main, blocks, Areas::default()) };
+    let newcomer = end.of_newcomer(Role::Main, blocks, Areas::default());
+    let label = Label { main: how.name, state, damage: of.damage, ..newcomer };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
     // What was read of the log is there; that it is durable is certain only now.

@@ -68,6 +68,7 @@ impl Flashlog {
         let losses = self.uses.losses();
         self.latch.check(&self.name, Operation::Write, None, 0)?;
         let backup = Backup::open(device)?;
+        Self::check_of_forgotten(&backup)?;
         let end = self.durable_point()?;
         let behind = {
             let head = self.head.lock();

@@ -385,6 +385,17 @@ impl Report for SetReport {
     }
 }
 
+/// What a backup says of the main that it was copied from.
+fn of_forgotten(main: Bad) -> Option<String> {
+    let shown = size::show(sets::bytes(main.blocks));
+    (main.blocks > 0).then(|| {
+        format!(
+            "copied when {shown} of main were damaged, first block {} of the set, and it was not known any more which: it may have older data than main",
+            main.first
+        )
+    })
+}
+
 /// A device, by its label.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DeviceReport {
@@ -403,8 +414,11 @@ pub(crate) struct DeviceReport {
 
 impl DeviceReport {
     pub(crate) fn new(device: &str, label: &Inspected) -> DeviceReport {
-        let is_alone = label.condition == Condition::Alone;
-        let damaged = DamageReport::problem(&label.damage, is_alone);
+        let is_forgotten = label.condition == Condition::Alone || !label.damage.log_tells;
+        let damaged = match label.role {
+            Role::Backup => of_forgotten(label.damage.main),
+            _ => DamageReport::problem(&label.damage, is_forgotten),
+        };
         let problem = match label.condition {
             Condition::Alone => {
                 let damaged = damaged.map(|damaged| format!("; {damaged}")).unwrap_or_default();

@@ -165,6 +165,9 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Forgotten { .. } => {
             "make another backup: --to OTHER, keep this one, and write anew what is older; or give up what it has: --to BACKUP --accept-loss"
         }
+        Error::OfForgotten { .. } => {
+            "scrub with a backup of before, if the log reaches back to it; without one: holdfast flashlog backup --accept-loss compares this one with main, which counts then"
+        }
         Error::Outgrown { .. } => {
             "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }

@@ -215,7 +215,7 @@ pub(crate) struct Label {
     /// Of a log: pages before this one were durable when the label was written. Of a main that is alone: when its log went. If one is missing, it
     /// was damaged, or the log is an older copy.
     pub(crate) durable: u64,
-    /// Of a main.
+    /// Of a main. Of a backup: what main's label told when it was copied, if it was not known which blocks these are; only of main.
     pub(crate) damage: Damage,
 }
 
@@ -468,7 +468,7 @@ impl Label {
             damage: Damage::from_raw(raw.damaged, raw.log_tells),
         };
         label.damage.judge(blocks)?;
-        if raw.log_tells > u8::from(label.damage.main.blocks > 0) {
+        if raw.log_tells > u8::from(role == Role::Main && label.damage.main.blocks > 0) {
             return Err(Fault::new(
                 "whether the log tells of damaged blocks",
                 "1 if there are any, or 0",
@@ -522,7 +522,10 @@ impl Label {
         if role != Role::Main {
             expect_zero("map of dirty regions in another label than main's", raw.dirty.as_bytes())?;
             expect_zero("generation of a lost log in another label than main's", &raw.left.to_bytes())?;
-            expect_zero("damage in another label than main's", raw.damaged.as_bytes())?;
+            expect_zero("damage of a backup in another label than main's", raw.damaged[2..].as_bytes())?;
+        }
+        if role == Role::Log {
+            expect_zero("damage in the label of a log", raw.damaged.as_bytes())?;
         }
         Ok(label)
     }
@@ -647,6 +650,7 @@ mod tests {
         let damaged = Label { damage, ..main() };
         let forgotten = Label { damage: Damage { log_tells: false, ..damage }, ..main() };
         let log_of_backup = Label { backup_sequence: 25, ..log() };
+        let of_forgotten = Label { damage: Damage { main: main_bad, ..Damage::default() }, ..backup() };
         for (label, place) in [
             (log(), 12),
             (log_of_backup, 12),
@@ -655,6 +659,7 @@ mod tests {
             (damaged, 2048 + 12),
             (forgotten, 2048 + 12),
             (backup(), 2944 + 12),
+            (of_forgotten, 2944 + 12),
         ] {
             assert_eq!(label.place(), place);
             for (bytes, block) in label.encode().iter().zip(place..) {
@@ -763,6 +768,10 @@ mod tests {
             (256, 1),
             (272, 1),
             (288, 1),
+            (320, 1),
+            (328, 1),
+            (336, 1),
+            (344, 1),
             (4080, 1),
         ];
         for (at, value) in edits {
