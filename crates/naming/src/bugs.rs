@@ -3,7 +3,7 @@
 //!
 //! What is wrong is what a mistake in the requests would leave in their operations: all checksums are right, and the audit has to find it.
 
-use crate::directory::layout::{HeaderRaw, NODE_MAGIC, NodeRaw, node_offset};
+use crate::directory::layout::{EntryRaw, HeaderRaw, NODE_BYTES, NODE_MAGIC, NodeRaw, node_offset};
 use crate::rolled::Rolled;
 use holdfast_object::{AttrSet, Attributes, Kind, ObjectId, Op, PAGE_SIZE};
 use std::collections::BTreeMap;
@@ -43,11 +43,17 @@ pub enum NameBug {
     FreePage,
     /// A directory that counts a free page more, or less, than it has.
     FreePageCount,
+    /// An entry under a key that is not its name's.
+    WrongKey,
+    /// A directory whose links do not count another one that is made in it.
+    DirectoryLinks,
+    /// An object that loses its last name and stays, though nobody holds it.
+    KeptUnheld,
 }
 
 impl NameBug {
     /// All of them.
-    pub const ALL: [NameBug; 14] = [
+    pub const ALL: [NameBug; 17] = [
         NameBug::LinkCount,
         NameBug::EntryCount,
         NameBug::EntryWithoutObject,
@@ -62,6 +68,9 @@ impl NameBug {
         NameBug::NodeCount,
         NameBug::FreePage,
         NameBug::FreePageCount,
+        NameBug::WrongKey,
+        NameBug::DirectoryLinks,
+        NameBug::KeptUnheld,
     ];
 
     /// As it is written.
@@ -81,11 +90,14 @@ impl NameBug {
             NameBug::NodeCount => "node-count",
             NameBug::FreePage => "free-page",
             NameBug::FreePageCount => "free-page-count",
+            NameBug::WrongKey => "wrong-key",
+            NameBug::DirectoryLinks => "directory-links",
+            NameBug::KeptUnheld => "kept-unheld",
         }
     }
 
     /// Makes the operations wrong; `false` if there is nothing of the sort in them.
-    fn plant(self, ops: &mut Vec<Op>) -> bool {
+    pub(crate) fn plant(self, ops: &mut Vec<Op>) -> bool {
         match self {
             NameBug::LinkCount => any_set(ops, |set| set.nlink.as_mut().map(|links| *links += 1)),
             NameBug::EntryCount => any_set(ops, |set| set.entries.take().map(drop)),
@@ -127,18 +139,32 @@ impl NameBug {
                 *size_min += PAGE_SIZE as u64;
                 true
             }
-            NameBug::PageForm | NameBug::NodeCount | NameBug::FreePage | NameBug::FreePageCount => false,
+            NameBug::DirectoryLinks => {
+                let is_directory =
+                    |op: &Op| matches!(op, Op::Create { attributes, .. } if attributes.kind == Kind::Directory);
+                ops.iter().any(is_directory) && any_set(ops, |set| set.nlink.take().map(drop))
+            }
+            NameBug::KeptUnheld => {
+                let found = ops.iter().rposition(|op| matches!(op, Op::Delete { .. }));
+                let set = AttrSet { nlink: Some(0), ..Attributes::list_names(&[]) };
+                found.map(|at| ops[at] = Op::SetAttributes { id: ops[at].target(), set }).is_some()
+            }
+            NameBug::PageForm | NameBug::NodeCount | NameBug::FreePage | NameBug::FreePageCount | NameBug::WrongKey => {
+                false
+            }
         }
     }
 
     /// The same of the pages of a directory: a legal change, by a mistake of whoever makes it.
-    fn plant_in_pages(self, pages: &mut BTreeMap<u64, Rolled>) -> bool {
+    pub(crate) fn plant_in_pages(self, pages: &mut BTreeMap<u64, Rolled>) -> bool {
         let of_leaf =
             |at| move |page, image: &Rolled| is_leaf(&image[node_offset(page)..]).then_some(node_offset(page) + at);
         let of_header = |at| move |page, _: &Rolled| (page == 0).then_some(at);
         match self {
             NameBug::PageForm => any_page(pages, of_leaf(offset_of!(NodeRaw, magic))),
             NameBug::NodeCount => any_page(pages, of_leaf(offset_of!(NodeRaw, count))),
+            // In the part that is the name's hash, of the first entry: a request that makes one has one.
+            NameBug::WrongKey => any_page(pages, of_leaf(NODE_BYTES + offset_of!(EntryRaw, key) + 6)),
             NameBug::FreePage => any_page(pages, of_header(offset_of!(HeaderRaw, free_head))),
             NameBug::FreePageCount => any_page(pages, of_header(offset_of!(HeaderRaw, free_count))),
             _ => false,

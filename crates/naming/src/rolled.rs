@@ -10,14 +10,17 @@ use holdfast_integrity::{Algorithm, CRC64_OF_ZEROS, Checksum, Delta, Mismatch, c
 use holdfast_object::{FrameMut, ObjectId, PAGE_SIZE, PageIndex, PageSeal, PinnedPage};
 use std::ops::Deref;
 
-/// How often a request is done that finds a page gone bad under its hands.
-const ATTEMPTS: usize = 3;
+/// How often a request is done that finds something gone bad under its hands.
+pub(crate) const ATTEMPTS: usize = 3;
 
-/// Does a request anew that found a page which it was changing gone bad in memory: nothing of it was done.
+/// Does a request anew that found a page which it was changing gone bad in memory, or operations that do not fit together: nothing of it was done, and
+/// what was wrong may have been in memory. A logic bug that stays ends in an error.
 pub(crate) fn until_sound<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 1..ATTEMPTS {
         match request() {
-            Err(error @ Error::Scribbled { .. }) => tracing::error!(%error, "a request is done anew"),
+            Err(error @ (Error::Scribbled { .. } | Error::Audit { .. })) => {
+                tracing::error!(%error, "a request is done anew")
+            }
             outcome => return outcome,
         }
     }

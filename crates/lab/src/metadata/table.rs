@@ -283,7 +283,7 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          - *stored*: something of it is in the recovery point: its bytes are others than without the strike though nothing was noticed; what it says is \
          something else; a check of it from scratch finds something; or contents are wrong when it is mounted again (closed, or after a power cut).\n\
          - *application errors*: an operation had another answer than it should, then or later.\n\
-         - *bugs of names*: a request is made wrongly; it has to fail with EIO, with nothing of it done, and has to succeed when it is made again.\n\
+         - *bugs of names*: a request has operations that it did not mean, once; nothing of these may be done, and the request has to succeed.\n\
          - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What was done \
          wrongly is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\

@@ -1,5 +1,6 @@
-//! Logic bugs for tests: what this thread's next transaction does wrong.
+//! Logic bugs for tests: what this thread's transactions do wrong.
 
+use crate::bugs::NameBug;
 use crate::directory::layout::Image;
 use crate::rolled::Rolled;
 use crate::stage::Staged;
@@ -10,17 +11,35 @@ use std::collections::BTreeMap;
 type Pages = BTreeMap<u64, Box<Image>>;
 
 /// A wrong change of something.
-type Plant<T> = RefCell<Option<Box<dyn FnOnce(&mut T)>>>;
+type Plant<T> = RefCell<Option<Box<dyn FnMut(&mut T)>>>;
 
 thread_local! {
     static OPERATIONS: Plant<Vec<Op>> = const { RefCell::new(None) };
     static PAGES: Plant<Pages> = const { RefCell::new(None) };
+    static BUG: Cell<Option<NameBug>> = const { Cell::new(None) };
     static SCRIBBLE: Cell<Option<(usize, bool)>> = const { Cell::new(None) };
 }
 
-/// The next transaction that is submitted has other operations than the request thinks.
-pub(super) fn operations(plant: impl FnOnce(&mut Vec<Op>) + 'static) {
+/// Transactions that are submitted have other operations than the request thinks, also when it is done anew, until that is [over](over).
+pub(super) fn operations(plant: impl FnMut(&mut Vec<Op>) + 'static) {
     OPERATIONS.set(Some(Box::new(plant)));
+}
+
+/// The same of pages of directories that are staged.
+pub(super) fn pages(plant: impl FnMut(&mut Pages) + 'static) {
+    PAGES.set(Some(Box::new(plant)));
+}
+
+/// The same of one of the bugs that can be asked for.
+pub(super) fn bug(bug: NameBug) {
+    BUG.set(Some(bug));
+}
+
+/// Requests are right again.
+pub(super) fn over() {
+    OPERATIONS.set(None);
+    PAGES.set(None);
+    BUG.set(None);
 }
 
 /// The first page of the next directory that is staged is scribbled upon, at this byte.
@@ -38,14 +57,10 @@ pub(super) fn is_scribble_left() -> bool {
     SCRIBBLE.get().is_some()
 }
 
-/// The next directory that is staged has other pages.
-pub(super) fn pages(plant: impl FnOnce(&mut Pages) + 'static) {
-    PAGES.set(Some(Box::new(plant)));
-}
-
 pub(crate) fn in_operations(mut staged: Staged<'_>) -> Staged<'_> {
-    if let Some(plant) = OPERATIONS.take() {
-        plant(staged.ops());
+    OPERATIONS.with_borrow_mut(|plant| plant.iter_mut().for_each(|plant| plant(staged.ops())));
+    if let Some(bug) = BUG.get() {
+        bug.plant(staged.ops());
     }
     staged
 }
@@ -57,12 +72,17 @@ pub(crate) fn in_pages(id: ObjectId, pages: &mut BTreeMap<u64, Rolled>) {
         page.get_mut().scribble(at);
         SCRIBBLE.set(again.then_some((at, again)));
     }
-    let Some(plant) = PAGES.take() else { return };
-    let mut planted: Pages = pages.iter().map(|(page, image)| (*page, Box::new(**image))).collect();
-    plant(&mut planted);
-    pages.retain(|page, _| planted.contains_key(page));
-    for (page, image) in planted {
-        // Legally: it is a bug of whoever makes pages.
-        pages.entry(page).or_insert_with(|| Rolled::zeroes(id, page)).put(0, &image[..]);
+    if let Some(bug) = BUG.get() {
+        bug.plant_in_pages(pages);
     }
+    PAGES.with_borrow_mut(|plant| {
+        let Some(plant) = plant else { return };
+        let mut planted: Pages = pages.iter().map(|(page, image)| (*page, Box::new(**image))).collect();
+        plant(&mut planted);
+        pages.retain(|page, _| planted.contains_key(page));
+        for (page, image) in planted {
+            // Legally: it is a bug of whoever makes pages.
+            pages.entry(page).or_insert_with(|| Rolled::zeroes(id, page)).put(0, &image[..]);
+        }
+    });
 }

@@ -7,6 +7,7 @@ use crate::directory::layout::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory_cache::MemoryCache;
 use crate::namespace::{Namespace, Options, RenameMode, Request, XattrMode};
+use crate::rolled::ATTEMPTS;
 use holdfast_object::{Attributes, Kind, ManualClock, NamePlace, ObjectCache, ObjectId, Op, PAGE_SIZE};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -106,30 +107,30 @@ fn sets_xattr(world: &World) -> Result<()> {
 fn of_set(
     id: impl Fn(ObjectId) -> bool + Clone,
     change: impl Fn(&mut holdfast_object::AttrSet) + Clone,
-) -> impl FnOnce(&mut Vec<Op>) + Clone {
+) -> impl FnMut(&mut Vec<Op>) + Clone {
     move |ops| {
         let sets = ops.iter_mut().filter_map(|op| match op {
             Op::SetAttributes { id: of, set } if id(*of) => Some(set),
             _ => None,
         });
-        sets.for_each(change);
+        sets.for_each(&change);
     }
 }
 
 /// Changes what a new object is.
-fn of_new(change: impl Fn(&mut Attributes) + Clone) -> impl FnOnce(&mut Vec<Op>) + Clone {
+fn of_new(change: impl Fn(&mut Attributes) + Clone) -> impl FnMut(&mut Vec<Op>) + Clone {
     move |ops| {
         let new = ops.iter_mut().filter_map(|op| match op {
             Op::Create { attributes, .. } => Some(attributes),
             _ => None,
         });
-        new.for_each(change);
+        new.for_each(&change);
     }
 }
 
 /// Plants a bug in the operations of a request, and expects that these equations find it, and that nothing has happened; and that without the audit
 /// it does happen, and the check from scratch finds it.
-fn finds(expected: &[&str], request: Requested, plant: impl FnOnce(&mut Vec<Op>) + Clone + 'static) {
+fn finds(expected: &[&str], request: Requested, plant: impl FnMut(&mut Vec<Op>) + Clone + 'static) {
     finds_after(|_| (), expected, request, plant);
 }
 
@@ -137,7 +138,7 @@ fn finds_after(
     prepare: fn(&World),
     expected: &[&str],
     request: Requested,
-    plant: impl FnOnce(&mut Vec<Op>) + Clone + 'static,
+    plant: impl FnMut(&mut Vec<Op>) + Clone + 'static,
 ) {
     let world = World::new();
     prepare(&world);
@@ -148,6 +149,7 @@ fn finds_after(
     unaudited.is_sound();
     plant::operations(plant);
     request(&unaudited).unwrap();
+    plant::over();
     assert!(unaudited.is_judged_wrong(), "{expected:?}: the check finds nothing");
 }
 
@@ -162,12 +164,13 @@ fn refused(world: &World, expected: &[&str], request: Requested) {
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert_eq!(found_in(&error), expected.iter().copied().collect(), "{error}");
     assert_eq!(world.state(), before, "{error}");
-    assert_eq!(world.space.audit_failures(), 1);
+    assert_eq!(world.space.audit_failures(), ATTEMPTS as u64);
     world.is_sound();
     // Without the bug it works.
+    plant::over();
     request(world).unwrap();
     world.is_sound();
-    assert_eq!(world.space.audit_failures(), 1);
+    assert_eq!(world.space.audit_failures(), ATTEMPTS as u64);
 }
 
 #[test]
@@ -227,6 +230,7 @@ fn an_open_file_is_not_deleted() {
     assert_eq!(world.cache.attributes(world.file).unwrap().xattr, ObjectId(world.file.0 + 1));
     let error = unlinks(&world).unwrap_err();
     assert_eq!(found_in(&error), BTreeSet::from(["sessions"]), "{error}");
+    plant::over();
     unlinks(&world).unwrap();
     world.is_sound();
     world.space.release(world.file).unwrap();
@@ -268,6 +272,7 @@ fn is_found_in_pages(
             true => make(&world.space, world.directory, &name(number)).map(drop),
             false => world.space.unlink(REQUEST, world.directory, &name(number)),
         };
+        plant::over();
         if !done.get() {
             result.unwrap();
             continue;
@@ -354,6 +359,7 @@ fn a_failure_says_what_it_is() {
     let world = World::new();
     plant::operations(of_set(|_| true, |set| set.entries = None));
     let error = creates(&world).unwrap_err().to_string();
+    plant::over();
     let said = format!(
         "\"entries\": entries in pages, more than before, by directory, is 1 (sum {:#x}, of squares {:#x}); \
          entries that directories say they have, more than before, is 0; they differ in {} only",
@@ -412,6 +418,7 @@ fn entries_under_wrong_keys_do_not_stand_in_the_way() {
             });
         }
         make(&damaged.space, damaged.directory, &name(number)).unwrap();
+        plant::over();
     }
     let wrong = damaged.state().1.into_iter().filter(|(name, ..)| name.len() == 200 && name[0] == b'1').count();
     assert!(wrong == 150 && damaged.is_judged_wrong(), "{wrong}");
@@ -534,7 +541,7 @@ fn bugs_of_the_lab_are_found() {
     let as_it_is: fn(&World) = |_| ();
     type Setting<'a> = (NameBug, fn(&World), Requested, &'a [&'a str]);
     let (links_wrong, xattrs_wrong) = (["links"], ["extended attributes"]);
-    let bugs: [Setting<'_>; 14] = [
+    let bugs: [Setting<'_>; 17] = [
         (NameBug::LinkCount, as_it_is, links, &links_wrong),
         (NameBug::EntryCount, as_it_is, creates, &["entries"]),
         (NameBug::EntryWithoutObject, as_it_is, makes_pipe, &links_wrong),
@@ -549,28 +556,43 @@ fn bugs_of_the_lab_are_found() {
         (NameBug::NodeCount, as_it_is, creates, &["entries of nodes"]),
         (NameBug::FreePage, as_it_is, creates, &["free pages"]),
         (NameBug::FreePageCount, as_it_is, creates, &["directory pages"]),
+        (NameBug::WrongKey, as_it_is, creates, &["keys"]),
+        (NameBug::DirectoryLinks, as_it_is, makes_directory, &["links of directories"]),
+        (NameBug::KeptUnheld, one_name, unlinks, &["sessions"]),
     ];
     assert_eq!(bugs.map(|(bug, ..)| bug), NameBug::ALL);
     for (bug, prepare, request, expected) in bugs {
-        for is_unaudited in [false, true] {
-            let world = World::with(is_unaudited);
+        let world = || {
+            let world = World::new();
             prepare(&world);
-            let before = world.state();
-            world.space.do_wrongly(bug);
-            let done = request(&world);
-            assert!(world.space.has_done_wrongly(), "{bug}: the request has nothing of the sort");
-            if is_unaudited {
-                // It has happened, whatever the answer: of an object that is not there nothing can be told.
-                assert!(done.is_ok() || bug == NameBug::EntryWithoutObject, "{bug}: {done:?}");
-                assert!(world.is_judged_wrong(), "{bug}: the check finds nothing");
-                continue;
-            }
-            let error = done.unwrap_err();
-            let found = found_in(&error);
-            assert!(found.is_superset(&expected.iter().copied().collect()), "{bug}: {error}");
-            assert_eq!((world.state(), world.space.audit_failures()), (before, 1), "{bug}");
-            request(&world).unwrap();
-            world.is_sound();
-        }
+            world
+        };
+        // One that stays.
+        let bad = world();
+        let before = bad.state();
+        plant::bug(bug);
+        let error = request(&bad).unwrap_err();
+        plant::over();
+        assert!(found_in(&error).is_superset(&expected.iter().copied().collect()), "{bug}: {error}");
+        assert_eq!((bad.state(), bad.space.audit_failures()), (before, ATTEMPTS as u64), "{bug}");
+        // One that was in memory: the request does not notice.
+        let once = world();
+        once.space.do_wrongly(bug);
+        request(&once).unwrap();
+        assert!(once.space.has_done_wrongly(), "{bug}: the request has nothing of the sort");
+        assert_eq!(once.space.audit_failures(), 1, "{bug}");
+        let right = world();
+        request(&right).unwrap();
+        // Each attempt has a new object, and its time.
+        let names = |world: &World| world.state().1.into_iter().map(|(name, _, kind)| (name, kind)).collect::<Vec<_>>();
+        assert_eq!(names(&once), names(&right), "{bug}");
+        once.is_sound();
+        let unaudited = World::with(true);
+        prepare(&unaudited);
+        unaudited.space.do_wrongly(bug);
+        let done = request(&unaudited);
+        // It has happened, whatever the answer: of an object that is not there nothing can be told.
+        assert!(done.is_ok() || bug == NameBug::EntryWithoutObject, "{bug}: {done:?}");
+        assert!(unaudited.is_judged_wrong(), "{bug}: the check finds nothing");
     }
 }

@@ -300,6 +300,9 @@ impl Namespace {
             self.stage_delete(staged, id, attributes);
         }
         if let Some(audit) = staged.audit() {
+            if kept && attributes.nlink > 0 {
+                audit.keep(id);
+            }
             // What an entry names that goes on to be found wrong: a file that says it has no name, an empty directory with a wrong number of links.
             match (attributes.kind, attributes.nlink) {
                 (Kind::Directory, links) => audit.excuse_links(id, attributes.kind, i64::from(links) - 2),
