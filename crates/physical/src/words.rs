@@ -110,7 +110,7 @@ impl Mask {
             return false;
         }
         if !self.believed {
-            chunk.sum.set((block % BITS) as usize);
+            chunk.sum.set(word, bit);
         }
         chunk.words[word] = old | bit;
         chunk.bits = chunk.bits.wrapping_add(1);
@@ -128,7 +128,7 @@ impl Mask {
         for (at, (word, new)) in chunk.words.iter_mut().zip(words).enumerate().filter(|(_, (_, new))| **new != 0) {
             debug_assert_eq!(*word & new, 0);
             if !self.believed {
-                (0..64).filter(|bit| new >> bit & 1 == 1).for_each(|bit| chunk.sum.set(at * 64 + bit));
+                chunk.sum.set(at, *new);
             }
             *word |= new;
         }
@@ -143,7 +143,7 @@ impl Mask {
             return false;
         };
         if !self.believed {
-            chunk.sum.clear((block % BITS) as usize);
+            chunk.sum.clear(word, bit);
         }
         chunk.words[word] &= !bit;
         // What somebody else has put in was never counted; whoever verifies sees that.

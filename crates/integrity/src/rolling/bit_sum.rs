@@ -1,4 +1,5 @@
-//! A sum of sets of which a bit at a time goes in or out: one table and one addition, where CRC and tally take two tables and three.
+//! A sum of sets of which a bit at a time goes in or out: one table, one multiplication and one addition, where CRC and tally take two tables and
+//! three additions.
 
 use super::{ROLLING_BLOCK, WORDS};
 
@@ -26,9 +27,10 @@ static WEIGHTS: [u64; WORDS] = {
 /// use holdfast_integrity::BitSum;
 ///
 /// let mut sum = BitSum::default();
-/// sum.set(70);
-/// sum.set(5);
-/// sum.clear(70);
+/// sum.set(1, 1 << 6);
+/// sum.set(0, 1 << 5 | 1 << 7);
+/// sum.clear(1, 1 << 6);
+/// sum.clear(0, 1 << 7);
 /// let mut words = [0; 512];
 /// words[0] = 1 << 5;
 /// assert_eq!(sum, BitSum::of(&words));
@@ -43,22 +45,22 @@ impl BitSum {
         BitSum(products.fold(0, u128::wrapping_add))
     }
 
-    /// Bit number `bit` (0 to 32,767; bit 0 is the lowest of word 0) was clear and is set.
+    /// Of word number `word` (0 to 511) these bits were clear and are set.
     ///
     /// # Panics
-    /// If there is no such bit.
+    /// If there is no such word.
     #[inline]
-    pub fn set(&mut self, bit: usize) {
-        self.0 = self.0.wrapping_add(u128::from(WEIGHTS[bit / 64]) << (bit % 64));
+    pub fn set(&mut self, word: usize, bits: u64) {
+        self.0 = self.0.wrapping_add(u128::from(WEIGHTS[word]) * u128::from(bits));
     }
 
-    /// The bit was set and is clear.
+    /// The bits were set and are clear.
     ///
     /// # Panics
-    /// If there is no such bit.
+    /// If there is no such word.
     #[inline]
-    pub fn clear(&mut self, bit: usize) {
-        self.0 = self.0.wrapping_sub(u128::from(WEIGHTS[bit / 64]) << (bit % 64));
+    pub fn clear(&mut self, word: usize, bits: u64) {
+        self.0 = self.0.wrapping_sub(u128::from(WEIGHTS[word]) * u128::from(bits));
     }
 
     /// Upper and lower half.
@@ -74,20 +76,21 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     #[test]
-    fn bits_one_after_the_other_are_as_all_at_once() {
+    fn changes_one_after_the_other_are_as_all_at_once() {
         for seed in 0..50 {
             let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
             let (mut words, mut sum) = ([0u64; WORDS], BitSum::default());
             for _ in 0..1000 {
-                let bit =
-                    if rng.random_bool(0.1) { rng.random_range(0..2) * 32_767 } else { rng.random_range(0..32_768) };
-                let (word, mask) = (&mut words[bit / 64], 1 << (bit % 64));
-                if *word & mask == 0 {
-                    sum.set(bit)
+                let at = if rng.random_bool(0.1) {
+                    rng.random_range(0..2) * (WORDS - 1)
                 } else {
-                    sum.clear(bit)
-                }
-                *word ^= mask;
+                    rng.random_range(0..WORDS)
+                };
+                let bits = if rng.random() { 1 << rng.random_range(0..64) } else { rng.random() };
+                let (set, clear) = (bits & !words[at], bits & words[at]);
+                sum.set(at, set);
+                sum.clear(at, clear);
+                words[at] ^= bits;
             }
             assert_eq!(sum, BitSum::of(&words), "seed {seed}");
         }
