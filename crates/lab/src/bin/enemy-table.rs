@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use holdfast_lab::enemy::{Plan, Verdict, markdown, run, text};
+use holdfast_lab::sources::commit;
 use holdfast_physical::inject::BlockClass;
 use std::path::Path;
 use std::process::ExitCode;
@@ -58,7 +59,9 @@ fn main() -> ExitCode {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/enemy.md");
         let command =
             format!("cargo run --release -p holdfast-lab --bin enemy-table -- --seed {seed} --trials {trials} --write");
-        if let Err(error) = std::fs::write(&path, markdown(&done, &command)) {
+        if let Err(error) =
+            std::fs::write(&path, markdown(&done, &command, &commit().unwrap_or_else(|| "unknown".to_owned())))
+        {
             eprintln!("{}: {error}", path.display());
             return ExitCode::FAILURE;
         }

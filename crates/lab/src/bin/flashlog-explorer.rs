@@ -2,9 +2,8 @@
 //! 1: one is not.
 
 use clap::Parser;
-use holdfast_block::flashlog::Order;
 use holdfast_lab::budget::{Budget, headline};
-use holdfast_lab::flashlog::{ORDERS, Options, PROCEDURES, explore};
+use holdfast_lab::flashlog::{Options, PLANTS, PROCEDURES, Plant, explore};
 use std::process::ExitCode;
 
 /// Runs random workloads on a small Flashlog in memory, cuts the power at any request to any device (writes dropped, torn,
@@ -17,21 +16,21 @@ struct Arguments {
     /// So often the last life is lived once more, with a device that fails
     #[arg(long, default_value_t = Options::default().losses)]
     losses: usize,
-    #[arg(long, value_parser = order, default_value = "nothing", help = mistakes())]
-    plant: Order,
+    #[arg(long, value_parser = plant, default_value = "nothing", help = mistakes())]
+    plant: Plant,
     /// Prints what the last life did, and each panic where it happens.
     #[arg(long)]
     verbose: bool,
 }
 
 fn mistakes() -> String {
-    let names: Vec<&str> = ORDERS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = PLANTS.iter().map(|(name, _)| *name).collect();
     format!("A mistake to be found: {}", names.join(", "))
 }
 
-fn order(name: &str) -> Result<Order, String> {
-    let found = ORDERS.iter().find(|(known, _)| *known == name);
-    found.map(|(_, order)| *order).ok_or_else(|| format!("no such mistake: {name}"))
+fn plant(name: &str) -> Result<Plant, String> {
+    let found = PLANTS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, plant)| *plant).ok_or_else(|| format!("no such mistake: {name}"))
 }
 
 fn main() -> ExitCode {
@@ -40,7 +39,7 @@ fn main() -> ExitCode {
         // A panic is a finding, and is reported as one.
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let options = Options { budget: arguments.budget, losses: arguments.losses, order: arguments.plant };
+    let options = Options { budget: arguments.budget, losses: arguments.losses, plant: arguments.plant };
     let (report, failure) = explore(&options);
     println!(
         "{}; crashes of recoveries {}; synchronous {}",

@@ -46,11 +46,11 @@ fn cell(trials: &[Trial], fits: impl Fn(&Trial) -> bool) -> String {
     letters.collect::<Vec<_>>().join(" ")
 }
 
-/// The page `docs/enemy.md`. `command` makes it.
-pub fn markdown(trials: &[Trial], command: &str) -> String {
+/// The page `docs/enemy.md`. `command` makes it, of the sources at `commit`.
+pub fn markdown(trials: &[Trial], command: &str, commit: &str) -> String {
     let mut out = format!(
         "# The enemy within\n\n\
-         Made by `{command}`; a test does the same elsewhere each time, by a seed of its own.\n\n\
+         Made by `{command}`, commit {commit}; a test does the same elsewhere each time, by a seed of its own.\n\n\
          Each kind of block is damaged as `holdfast inject` does it, in one copy or in all, then the store is used. After the \
          disk corruption analysis of ZFS in Zhang, *Cooperative Data Protection* (2015), §3.2, table 3.2. *mount*: damaged while \
          unmounted, then mounted. *remount*: damaged while mounted and in use, then changed, unmounted and mounted; there, for the intent log, \

@@ -31,6 +31,8 @@ pub enum Target {
     Label(usize),
     /// Both copies.
     Labels(usize),
+    /// The newest map of regions, of a main that is alone or of a log that was full.
+    Map(usize),
     /// The host's data on main or backup.
     Data(usize),
     /// A page of the log.
@@ -71,12 +73,14 @@ const NAMES: [&str; 3] = ["main", "log", "backup"];
 
 impl Target {
     /// In the order of the table.
-    pub const ALL: [Target; 19] = [
+    pub const ALL: [Target; 21] = [
         Target::Label(0),
         Target::Labels(0),
+        Target::Map(0),
         Target::Data(0),
         Target::Label(1),
         Target::Labels(1),
+        Target::Map(1),
         Target::Page,
         Target::SealedPage,
         Target::LogData,
@@ -95,7 +99,7 @@ impl Target {
 
     fn device(self) -> usize {
         match self {
-            Target::Label(device) | Target::Labels(device) | Target::Data(device) => device,
+            Target::Label(device) | Target::Labels(device) | Target::Map(device) | Target::Data(device) => device,
             Target::Page | Target::SealedPage | Target::LogData | Target::SealedData => 1,
             Target::Sums | Target::StagedPage | Target::StagedData => 2,
             Target::Unwritten(_) => 0,
@@ -106,6 +110,8 @@ impl Target {
         let what = match self {
             Target::Label(_) => "newest label, one copy",
             Target::Labels(_) => "newest label, both copies",
+            Target::Map(MAIN) => "map of regions, it is alone",
+            Target::Map(_) => "map of regions, it was full",
             Target::Data(_) => "data",
             Target::Page => "page",
             Target::LogData => "data",
@@ -131,9 +137,9 @@ impl Target {
         let least = log_blocks_least();
         match self {
             Target::Data(_) | Target::Unwritten(_) => 0..BLOCKS,
-            Target::Label(0) | Target::Labels(0) => BLOCKS..MAIN_BLOCKS,
-            Target::Label(1) | Target::Labels(1) => 0..256,
-            Target::Label(_) | Target::Labels(_) => BACKUP_BLOCKS - 256..BACKUP_BLOCKS,
+            Target::Label(0) | Target::Labels(0) | Target::Map(0) => BLOCKS..MAIN_BLOCKS,
+            Target::Label(1) | Target::Labels(1) | Target::Map(1) => 0..256,
+            Target::Label(_) | Target::Labels(_) | Target::Map(_) => BACKUP_BLOCKS - 256..BACKUP_BLOCKS,
             Target::Page | Target::SealedPage => 256..512,
             Target::LogData | Target::SealedData => 512..least,
             Target::Sums => SUMS..STAGED_PAGES,
@@ -193,6 +199,7 @@ pub fn run(seed: u64, trials: u64) -> Result<Vec<Row>, String> {
                 let mut rng = Pcg64Mcg::seed_from_u64(of_trial);
                 let done = match target {
                     Target::Unwritten(way) => unwritten(way, flips, &mut rng),
+                    Target::Map(_) => mapped(target, flips, &mut rng),
                     _ => trial(target, flips, &mut rng),
                 };
                 let seen = done.map_err(|what| format!("{}, {flips} flips, seed {of_trial}: {what}", target.name()))?;
@@ -304,12 +311,20 @@ impl Set {
         let bytes = self.device(target.device()).snapshot();
         let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
         let in_area = || target.area().filter(|at| blocks[*at as usize] != [0; BLOCK_SIZE]);
+        // That of a label, or of a map.
+        let (magic, number_at) = if matches!(target, Target::Map(_)) { (b"HFFLREGN", 48) } else { (b"HFFLASHL", 24) };
         let sequence =
-            |at: &u64| u64::from_le_bytes(*blocks[*at as usize][24..].first_chunk().expect("a block is longer"));
-        let newest = in_area().filter(|at| blocks[*at as usize].starts_with(b"HFFLASHL")).max_by_key(|at| sequence(at));
+            |at: &u64| u64::from_le_bytes(*blocks[*at as usize][number_at..].first_chunk().expect("a block is longer"));
+        let newest = in_area().filter(|at| blocks[*at as usize].starts_with(magic)).max_by_key(|at| sequence(at));
         match target {
             Target::Label(_) => Ok(vec![newest.ok_or("no label")? & !1 | u64::from(rng.random::<bool>())]),
             Target::Labels(_) => newest.map(|at| vec![at & !1, at | 1]).ok_or("no label".to_string()),
+            Target::Map(_) => {
+                let at = newest.ok_or("no map")?;
+                // What of its regions has changed, if there is such.
+                let has_parts = blocks[at as usize + 1] != [0; BLOCK_SIZE];
+                Ok(vec![at + u64::from(has_parts && rng.random())])
+            }
             _ => {
                 let all: Vec<u64> = in_area().collect();
                 all.choose(rng).map(|at| vec![*at]).ok_or("nothing there to be hit".to_string())
@@ -455,6 +470,48 @@ fn trial(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String>
     seen.is_spread = set.is_spread(target, &hit);
     seen.is_restored = is_restored;
     seen.is_elsewhere = target.device() != LOG || is_on_main;
+    Ok(seen)
+}
+
+/// The map flips of which the next backup, or a log that comes back, is to take what has changed.
+fn mapped(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
+    let (mut set, device) = Set::new(rng)?;
+    device.backup(set.backup.clone()).map_err(says)?;
+    device.settle().map_err(says)?;
+    let policy: Policy = "log=alone".parse().map_err(says)?;
+    let lasting = Lasting::of(device, policy.clone());
+    let first = rng.random_range(0..BLOCKS - 60);
+    match target {
+        Target::Map(MAIN) => {
+            lasting.detach_log().map_err(says)?;
+            set.write(&lasting, first..first + rng.random_range(1..60))?;
+        }
+        _ => {
+            while lasting.status().0.changed_blocks == 0 {
+                set.write(&lasting, first..first + rng.random_range(1..60))?;
+            }
+        }
+    }
+    lasting.settle().map_err(says)?;
+    drop(lasting);
+    for at in set.choose(target, rng)? {
+        flip(set.device(target.device()), at, flips, rng)?;
+    }
+    let mut seen = Seen { is_elsewhere: true, ..Seen::default() };
+    let lasting = match target {
+        Target::Map(MAIN) => {
+            let alone = Lasting::open_alone(set.main.clone(), &set.options, policy, false).map_err(says)?;
+            alone.attach_log(set.log.clone()).map_err(says)?;
+            alone
+        }
+        _ => Lasting::of(set.open()?, policy),
+    };
+    let device = lasting.set().ok_or("the set has no log")?;
+    set.compare(&*device, false, &mut seen);
+    device.backup(set.backup.clone()).map_err(says)?;
+    seen.is_spread = set.is_spread(target, &[]);
+    seen.is_restored = set.rebuilt(&mut seen).is_some_and(|device| set.compare(&device, false, &mut seen));
+    seen.is_told |= !device.scrub(set.backup.clone()).map_err(says)?.is_good();
     Ok(seen)
 }
 

@@ -23,7 +23,7 @@ pub(super) fn policy() -> Policy {
 
 /// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again.
 pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-    let watched = Watched::over([&start.main, &start.log, &start.backup], loss);
+    let watched = Watched::planted([&start.main, &start.log, &start.backup], loss, start.plant);
     let [main, log, backup] = Watched::devices(&watched);
     let mut trace = Vec::new();
     let (mut writes, mut next_content) = (Vec::new(), start.next_content);
@@ -286,6 +286,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
         next_content: life.next_content,
         written: life.written,
         options: life.options.clone(),
+        plant: life.plant,
     };
     Ok(Seen { opened, nested: 0, procedure: None, is_rebuilt, recovered, left })
 }

@@ -2,7 +2,7 @@
 
 use super::state::nearest;
 use super::watch::{LOG, Loss, Moment, Watched};
-use super::{Kind, Options};
+use super::{Kind, Options, Plant};
 use crate::device::CrashImages;
 use crate::numbered::{block, content};
 use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
@@ -68,6 +68,7 @@ pub(super) struct Start {
     /// Blocks written in all lives so far.
     pub(super) written: u64,
     pub(super) options: flashlog::Options,
+    pub(super) plant: Plant,
 }
 
 impl Start {
@@ -80,18 +81,18 @@ impl Start {
         let names = Create { set: Uuid(rng.random()), main: Uuid(rng.random()), log: Uuid(rng.random()) };
         let backup = Arc::new(MemoryDevice::new(BACKUP_BLOCKS).named("backup"));
         flashlog::create(main.clone(), log.clone(), &names).map_err(|error| error.to_string())?;
-        let options = flashlog::Options {
+        let of_set = flashlog::Options {
             mode: if rng.random_bool(0.5) { Mode::Synchronous } else { Mode::Asynchronous },
             gather_blocks: [1, 3, 8, 20, 64][rng.random_range(0..5)],
             memory_blocks: rng.random_range(8..200),
             // With room for all blocks it is the log that is full, and goes on in steps.
             index_blocks: if rng.random_bool(0.3) { 2 * BLOCKS as u64 } else { rng.random_range(8..200) },
             now: Arc::new(|| SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)),
-            order: options.order,
+            order: options.plant.order(),
             ..flashlog::Options::default()
         };
         let (device, _) =
-            Flashlog::open(main.clone(), log.clone(), &options).map_err(|error| format!("first opening: {error}"))?;
+            Flashlog::open(main.clone(), log.clone(), &of_set).map_err(|error| format!("first opening: {error}"))?;
         let (mut next_content, mut written) = (COMMON, 0);
         for _ in 0..rng.random_range(0..300) {
             next_content += 1;
@@ -104,7 +105,7 @@ impl Start {
             }
         }
         // Main has everything, or the log has some of it alone, and is perhaps nearly full.
-        let is_settled = kind == Kind::Lasting || options.mode == Mode::Synchronous || rng.random_bool(0.5);
+        let is_settled = kind == Kind::Lasting || of_set.mode == Mode::Synchronous || rng.random_bool(0.5);
         let end = if is_settled { device.settle() } else { device.flush().map(drop) };
         end.map_err(|error| error.to_string())?;
         if has_backup {
@@ -123,7 +124,8 @@ impl Start {
             contents,
             next_content,
             written,
-            options,
+            options: of_set,
+            plant: options.plant,
         })
     }
 }
@@ -147,6 +149,7 @@ pub(super) struct Life {
     /// Which of them failed, and the moment.
     pub(super) lost: Option<(Loss, usize)>,
     pub(super) options: flashlog::Options,
+    pub(super) plant: Plant,
     pub(super) next_content: u64,
     pub(super) trace: Vec<String>,
     /// Blocks written in this and all lives before.
@@ -158,7 +161,7 @@ pub(super) struct Life {
 impl Life {
     /// Lives so many actions, less if a device fails.
     pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-        let watched = Watched::over([&start.main, &start.log, &start.backup], loss);
+        let watched = Watched::planted([&start.main, &start.log, &start.backup], loss, start.plant);
         let [main, log, backup] = Watched::devices(&watched);
         let (mut writes, mut trace, mut next_content) = (Vec::new(), Vec::new(), start.next_content);
         match Flashlog::open(main, log, &start.options) {
@@ -212,6 +215,7 @@ impl Life {
             requests: watched.requests(),
             lost: loss.zip(watched.lost_at()),
             options: start.options.clone(),
+            plant: start.plant,
             next_content,
             trace,
             written: start.written + writes.len() as u64,

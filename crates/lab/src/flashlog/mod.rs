@@ -55,12 +55,12 @@ pub struct Options {
     /// So often the last life is lived once more, with a device that fails.
     pub losses: usize,
     /// A mistake to be found.
-    pub order: Order,
+    pub plant: Plant,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { budget: Budget::default(), losses: 40, order: Order::Correct }
+        Options { budget: Budget::default(), losses: 40, plant: Plant::Order(Order::Correct) }
     }
 }
 
@@ -97,21 +97,53 @@ impl Kind {
     }
 }
 
+/// A mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plant {
+    /// Of the set, or none.
+    Order(Order),
+    /// Flushes of this device are answered and not made, in every life: as if the set did not ask for them.
+    NoFlushOf(Device),
+}
+
+impl Plant {
+    pub(crate) fn order(self) -> Order {
+        match self {
+            Plant::Order(order) => order,
+            Plant::NoFlushOf(_) => Order::Correct,
+        }
+    }
+}
+
+/// A device of a set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// Has every block at its own address.
+    Main,
+    /// Has what was written, in order.
+    Log,
+    /// Has every block as it was at some moment.
+    Backup,
+}
+
 /// The mistakes as on the command line.
-pub const ORDERS: [(&str, Order); 13] = [
-    ("nothing", Order::Correct),
-    ("main-before-log", Order::MainBeforeLog),
-    ("no-flush-of-main", Order::NoFlushOfMain),
-    ("reuse-before-label", Order::ReuseBeforeLabel),
-    ("any-generation", Order::AnyGeneration),
-    ("no-rescue", Order::NoRescue),
-    ("rescue-before-label", Order::RescueBeforeLabel),
-    ("change-before-map", Order::ChangeBeforeMap),
-    ("attach-skips-block", Order::AttachSkipsBlock),
-    ("forgets-zeros", Order::ForgetsZeros),
-    ("forgets-dirty", Order::ForgetsDirty),
-    ("new-log-forgets-alone", Order::NewLogForgetsAlone),
-    ("lets-go-of-needed", Order::LetsGoOfNeeded),
+pub const PLANTS: [(&str, Plant); 16] = [
+    ("nothing", Plant::Order(Order::Correct)),
+    ("main-before-log", Plant::Order(Order::MainBeforeLog)),
+    ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
+    ("reuse-before-label", Plant::Order(Order::ReuseBeforeLabel)),
+    ("any-generation", Plant::Order(Order::AnyGeneration)),
+    ("no-rescue", Plant::Order(Order::NoRescue)),
+    ("rescue-before-label", Plant::Order(Order::RescueBeforeLabel)),
+    ("change-before-map", Plant::Order(Order::ChangeBeforeMap)),
+    ("attach-skips-block", Plant::Order(Order::AttachSkipsBlock)),
+    ("forgets-zeros", Plant::Order(Order::ForgetsZeros)),
+    ("forgets-dirty", Plant::Order(Order::ForgetsDirty)),
+    ("new-log-forgets-alone", Plant::Order(Order::NewLogForgetsAlone)),
+    ("lets-go-of-needed", Plant::Order(Order::LetsGoOfNeeded)),
+    ("main-not-flushed", Plant::NoFlushOf(Device::Main)),
+    ("log-not-flushed", Plant::NoFlushOf(Device::Log)),
+    ("backup-not-flushed", Plant::NoFlushOf(Device::Backup)),
 ];
 
 /// What was explored.
@@ -384,7 +416,7 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
     if options.losses != Options::default().losses {
         command += &format!(" --losses {}", options.losses);
     }
-    if let Some((name, _)) = ORDERS[1..].iter().find(|(_, order)| *order == options.order) {
+    if let Some((name, _)) = PLANTS[1..].iter().find(|(_, plant)| *plant == options.plant) {
         command += &format!(" --plant {name}");
     }
     command

@@ -83,7 +83,8 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
         }
         Some(device) => lost::examine(life, moment, &images, device)?,
     };
-    let (next_content, written, options) = (life.next_content, life.written, life.options.clone());
+    let Life { next_content, written, plant, .. } = *life;
+    let options = life.options.clone();
     let is_rebuilt = rebuilt.is_some();
     // A copy that was not complete is made anew by the next backup, and has no state until then.
     let (backed_up, since_backed_up) = match rebuilt {
@@ -97,8 +98,19 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
         _ => (contents.clone(), Vec::new()),
     };
     let Images { main, log, backup } = images;
-    let left =
-        Start { main, log, backup, has_backup, contents, backed_up, since_backed_up, next_content, written, options };
+    let left = Start {
+        main,
+        log,
+        backup,
+        has_backup,
+        contents,
+        backed_up,
+        since_backed_up,
+        next_content,
+        written,
+        options,
+        plant,
+    };
     Ok(Seen { opened, nested, procedure, is_rebuilt, recovered, left })
 }
 

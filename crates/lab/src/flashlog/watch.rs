@@ -1,6 +1,8 @@
 //! The devices of a life: what they get is recorded, each request is a moment, and one of them may fail for good.
 
+use super::Plant;
 use crate::device::{CrashImages, Recorder};
+use holdfast_block::flashlog::Order;
 use holdfast_block::{Device, Error, Filter, MemoryDevice, Operation};
 use parking_lot::Mutex;
 use std::fmt;
@@ -9,9 +11,9 @@ use std::sync::Arc;
 
 /// Names of the devices, in the order in which they are counted everywhere here.
 pub(super) const DEVICES: [&str; 3] = ["main", "log", "backup"];
-pub(super) const MAIN: usize = 0;
-pub(super) const LOG: usize = 1;
-pub(super) const BACKUP: usize = 2;
+pub(super) const MAIN: usize = super::Device::Main as usize;
+pub(super) const LOG: usize = super::Device::Log as usize;
+pub(super) const BACKUP: usize = super::Device::Backup as usize;
 
 /// How far the workload was.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,13 +86,24 @@ struct Seen {
 pub(super) struct Watched {
     recorders: Vec<Recorder>,
     loss: Option<Loss>,
+    /// This one's flushes are answered and not made.
+    unflushed: Option<usize>,
     seen: Mutex<Seen>,
 }
 
 impl Watched {
     pub(super) fn over(devices: [&MemoryDevice; 3], loss: Option<Loss>) -> Arc<Watched> {
+        Self::planted(devices, loss, Plant::Order(Order::Correct))
+    }
+
+    /// The same with a mistake, if it is one of a device.
+    pub(super) fn planted(devices: [&MemoryDevice; 3], loss: Option<Loss>, plant: Plant) -> Arc<Watched> {
         let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
-        let watched = Arc::new(Watched { recorders, loss, seen: Mutex::default() });
+        let unflushed = match plant {
+            Plant::NoFlushOf(device) => Some(device as usize),
+            Plant::Order(_) => None,
+        };
+        let watched = Arc::new(Watched { recorders, loss, unflushed, seen: Mutex::default() });
         watched.note();
         watched
     }
@@ -186,7 +199,7 @@ impl Filter for Watch {
 
     fn on_flush(&self) -> Result<(), Error> {
         let counted = self.0.count(self.1, Operation::Flush);
-        if counted.is_ok() {
+        if counted.is_ok() && self.0.unflushed != Some(self.1) {
             self.below().flush()?;
         }
         self.0.note();
