@@ -84,7 +84,7 @@ pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLO
 pub use format::{label_start, log_blocks};
 pub use frozen::Frozen;
 pub use locked_block::tell_aim;
-pub use meta_block::{MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
+pub use meta_block::{AUDIT_BYTES_PER_CHANGED_BLOCK, MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};
 pub use open::blocks_of_store;
 pub use snapshot::DeletionSlice;

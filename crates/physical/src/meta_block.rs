@@ -8,6 +8,7 @@
 
 mod owned;
 
+pub use owned::AUDIT_BYTES_PER_CHANGED_BLOCK;
 pub(crate) use owned::{Edit, OwnedBlock, Watched};
 
 use crate::disk::{Block, Disk, RawBlock};

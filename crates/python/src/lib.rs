@@ -20,12 +20,20 @@ fn borrowed<'a>(fd: i32) -> PyResult<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
+/// As the system's own exception, with how much was done.
+fn plain(py: Python<'_>, error: &Error) -> PyErr {
+    let made = PyOSError::new_err((error.errno, error.words().into_owned()));
+    let told = made.value(py);
+    let noted = told.setattr("done", error.done).and_then(|()| told.setattr("offset", error.offset));
+    noted.err().unwrap_or(made)
+}
+
 /// As an exception of the package's.
 fn raised(py: Python<'_>, error: Error) -> PyErr {
     let name = match error.kind {
         Kind::Memory | Kind::Device => "IntegrityError",
         Kind::Unsupported => "UnsupportedError",
-        _ => return PyOSError::new_err((error.errno, error.words().into_owned())),
+        _ => return plain(py, &error),
     };
     let side = match error.kind {
         Kind::Memory => Some("memory"),

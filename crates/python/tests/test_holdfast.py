@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import errno
 import fcntl
 import functools
 import io
@@ -249,6 +250,13 @@ class Files(unittest.TestCase):
                         call(pread, pwrite)
                     raised.append((type(error.exception), getattr(error.exception, "errno", None)))
                 self.assertEqual(*raised)
+
+    def test_an_error_of_the_system_says_how_much_was_done(self):
+        self.path().write_bytes(CONTENT)
+        with holdfast.FileIO(os.open(self.path(), os.O_RDONLY), "r+") as f, self.assertRaises(OSError) as error:
+            f.pwrite(b"x", 4096)
+        told = error.exception
+        self.assertEqual((told.errno, told.done, told.offset), (errno.EBADF, 0, 4096))
 
     def test_appending(self):
         path, before = self.path(), b"before"

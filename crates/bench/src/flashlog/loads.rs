@@ -37,6 +37,8 @@ pub enum Load {
     Rewrite,
     /// The same without one: a log that is full before main has its contents.
     Overflow,
+    /// Three times as much in a row, of which nothing is written again, then a flush: more than a log.
+    Longer,
     /// Scattered writes of so many blocks, then a flush.
     Scattered(u64),
     /// Scattered reads of so many blocks, of what is not new.
@@ -61,10 +63,11 @@ pub enum Load {
 
 impl Load {
     /// The table of rates.
-    pub const RATES: [Load; 8] = [
+    pub const RATES: [Load; 9] = [
         Load::Sequential,
         Load::Rewrite,
         Load::Overflow,
+        Load::Longer,
         Load::CopyIn,
         Load::Durable,
         Load::MixedReads,
@@ -84,6 +87,7 @@ impl Load {
             Load::Sequential => "write, 1 MiB in a row".into(),
             Load::Rewrite => "rewrite, 1 MiB in a row".into(),
             Load::Overflow => "rewrite at once, more than a log".into(),
+            Load::Longer => "write, 1 MiB in a row, more than a log".into(),
             Load::Scattered(blocks) => format!("write, scattered, {}", length(blocks)),
             Load::Reads(blocks) => format!("read, scattered, {}", length(blocks)),
             Load::Durable => "write, scattered, 4 KiB, each flushed".into(),
@@ -129,7 +133,7 @@ impl Bench {
     /// Of the device, which do not happen.
     pub fn run(&self, load: Load) -> Result<Measured> {
         if matches!(load, Load::Rewrite | Load::Overflow | Load::MixedReads) {
-            self.in_a_row()?;
+            self.in_a_row(self.sizes.load)?;
         }
         if load == Load::Rewrite {
             self.settle()?;
@@ -144,7 +148,8 @@ impl Bench {
         };
         let (start_s, main, log) = (self.seconds(), self.main.activity(), self.log.as_deref().map(Timed::activity));
         let blocks = match load {
-            Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row()?,
+            Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row(self.sizes.load)?,
+            Load::Longer => self.in_a_row(3 * self.sizes.load)?,
             Load::Scattered(blocks) => {
                 self.scatter(blocks, (self.sizes.load / blocks).min(self.sizes.scattered), false)?
             }
@@ -178,12 +183,12 @@ impl Bench {
         self.device.flush().map_err(of_device)
     }
 
-    fn in_a_row(&self) -> Result<u64> {
+    fn in_a_row(&self, blocks: u64) -> Result<u64> {
         let bytes = vec![0xA5; MIB_BLOCKS as usize * BLOCK_SIZE];
-        for first in (0..self.sizes.load).step_by(MIB_BLOCKS as usize) {
+        for first in (0..blocks).step_by(MIB_BLOCKS as usize) {
             self.write(first, &bytes)?;
         }
-        self.flush().map(|()| self.sizes.load)
+        self.flush().map(|()| blocks)
     }
 
     fn scatter(&self, blocks: u64, count: u64, each: bool) -> Result<u64> {

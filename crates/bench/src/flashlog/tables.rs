@@ -101,7 +101,7 @@ fn goals(results: &Results) -> String {
         let [one, other] = setups.map(|setup| results.rate(load, setup));
         Some(one?.min(other?))
     };
-    for load in [Load::Sequential, Load::Rewrite, Load::Overflow, Load::Durable] {
+    for load in [Load::Sequential, Load::Rewrite, Load::Overflow, Load::Longer, Load::Durable] {
         for (setup, log) in [(SYNC_STICK, Setup::Stick), (SYNC_SSD, Setup::Ssd)] {
             let measured =
                 results.rate(load, setup).zip(slower(load, [Setup::Disk, log])).map(|(own, slow)| own / slow);

@@ -323,7 +323,13 @@ fn row<S: Subject>(
     let mut costs = vec![Vec::new(); subjects.len()];
     for round in 0..plan.rounds {
         let places = plan.places(work, round);
-        if work.action == Action::ReadWarm && round % plan.pool_rounds == 0 {
+        let is_warmed = match work.action {
+            Action::ReadWarm => round % plan.pool_rounds == 0,
+            // A pool that nobody has touched costs a page fault for each page, once.
+            Action::Write => round == 0,
+            Action::ReadCold => false,
+        };
+        if is_warmed {
             warm_up(plan, subjects, way, work, round, progress)?;
         }
         let misses = subjects.iter().map(Subject::page_misses).collect::<Result<Vec<u64>>>()?;

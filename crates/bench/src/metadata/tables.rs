@@ -1,6 +1,6 @@
 //! The tables: ratios by load and step, and the goals.
 
-use holdfast_physical::PROTECTION_BYTES_PER_BLOCK;
+use holdfast_physical::{AUDIT_BYTES_PER_CHANGED_BLOCK, PROTECTION_BYTES_PER_BLOCK};
 
 use super::{Load, Plan, Row, Step};
 use crate::integrity::{Cost, Multiple, Ratio, Verdict, median, per_request, shown};
@@ -89,15 +89,23 @@ fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
             }
         }
     }
-    let share = PROTECTION_BYTES_PER_BLOCK as f64 / BLOCK as f64;
+    let share = |bytes: usize| bytes as f64 / BLOCK as f64;
+    let of_block = |bytes: usize| format!("{bytes} bytes, {} %", number(100.0 * share(bytes)));
+    let is_met = share(PROTECTION_BYTES_PER_BLOCK) <= MEMORY_SHARE_MAX;
     let cells = [
         "memory of a cached block",
         "all",
         &format!("{:.1} %", 100.0 * MEMORY_SHARE_MAX),
-        &format!("{} bytes, {} %", PROTECTION_BYTES_PER_BLOCK, number(100.0 * share)),
-        if share <= MEMORY_SHARE_MAX { Verdict::Met.name() } else { Verdict::Missed.name() },
+        &of_block(PROTECTION_BYTES_PER_BLOCK),
+        if is_met { Verdict::Met.name() } else { Verdict::Missed.name() },
     ];
     goals.push(cells.map(str::to_owned).to_vec());
+    let changed = of_block(AUDIT_BYTES_PER_CHANGED_BLOCK);
+    goals.push(
+        ["and of a changed one, until the recovery point", "and the audit", "–", &changed, "–"]
+            .map(str::to_owned)
+            .to_vec(),
+    );
     goals
 }
 

@@ -199,11 +199,19 @@ impl Converter {
         }
     }
 
+    /// Of one nothing is read or written, and what is synced of it is not part of a trace.
+    fn is_directory(&self, path: &TracePath) -> bool {
+        path.0 == b"/" || self.directories.contains(path)
+    }
+
     /// The open file of a descriptor, also if its name has changed since; one that was opened before the trace, or in a way that is not
     /// followed, is open from now on.
     fn open(&mut self, pid: u64, text: &str) -> Option<Rc<Open>> {
         let (fd, path) = descriptor(text)?;
         let (fd, path) = (fd?, self.inside(&path)?);
+        if self.is_directory(&path) {
+            return None;
+        }
         let process = self.process(pid);
         if let Some(open) = self.tables.entry(process).or_default().get(&fd) {
             return Some(open.clone());
@@ -371,9 +379,7 @@ impl Converter {
         let process = self.process(done.pid);
         let has = |flag: &str| flags.split('|').any(|one| one == flag);
         match self.inside(&path) {
-            Some(path)
-                if !has("O_DIRECTORY") && !has("O_PATH") && !has("O_TMPFILE") && !self.directories.contains(&path) =>
-            {
+            Some(path) if !has("O_DIRECTORY") && !has("O_PATH") && !has("O_TMPFILE") && !self.is_directory(&path) => {
                 let create = has("O_CREAT");
                 if create && (has("O_EXCL") || !self.before.contains_key(&path)) {
                     self.made.insert(path.clone());

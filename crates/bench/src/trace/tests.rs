@@ -32,6 +32,12 @@ const RECORDED: &str = r#"100 5.000000 openat(AT_FDCWD</w>, "in", O_RDONLY) = 3<
 100 205.000000 pread64(3</w/sub/renamed>, ""..., 100, 0) = 100
 100 205.000010 unlink("sub/renamed") = 0
 100 205.000020 close(3</w/sub/renamed (deleted)>) = 0
+100 205.000021 openat(AT_FDCWD</w>, "/w", O_RDONLY|O_CLOEXEC) = 7</w>
+100 205.000022 fdatasync(7</w>) = 0
+100 205.000023 close(7</w>) = 0
+100 205.000024 openat(AT_FDCWD</w>, "sub", O_RDONLY|O_CLOEXEC) = 7</w/sub>
+100 205.000025 fsync(7</w/sub>) = 0
+100 205.000026 close(7</w/sub>) = 0
 100 205.000030 mkdir("d", 0777) = 0
 100 205.000040 rmdir("d") = 0
 100 205.000050 open("none", O_RDONLY) = -1 ENOENT (No such file or directory)

@@ -13,6 +13,9 @@ use holdfast_object::Epoch;
 use std::ops::Deref;
 use std::sync::Arc;
 
+/// What a block that has changed takes of memory besides, for what has been counted of it, until it is audited.
+pub const AUDIT_BYTES_PER_CHANGED_BLOCK: usize = size_of::<Twin<Changes>>();
+
 /// A block that can be changed. Readers may have it too ([`OwnedBlock::share`]); then a change copies it first.
 ///
 /// Invariant: what changes is counted if it is to be audited.
