@@ -4,7 +4,8 @@ use crate::Cache;
 use crate::object::Object;
 use crate::oplog::OpLog;
 use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
-use crate::state::{Gone, State};
+use crate::state::State;
+use crate::unlogged::{Brought, Change, Unlogged};
 use holdfast_object::space::levels;
 use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, SnapshotId,
@@ -235,7 +236,7 @@ fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8
         apply(state, op, step, sequence);
     }
     if let Some(id) = transaction.brings {
-        state.brings.insert(id, sequence);
+        state.brings.insert(id, Brought::new(id, sequence));
     }
     sequence
 }
@@ -268,7 +269,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             };
             cut(state, id, size.div_ceil(PAGE), PageIndex::MAX, store_has_none);
             put_pages(state, id, step);
-            structural(state, id, op, sequence);
+            structural(state, id, Change::Truncate { id, size: *size }, sequence);
         }
         Op::Zero { offset, length, .. } => {
             let created_now = state.objects.get(&id).expect("planned object is present").created == Some(epoch);
@@ -278,7 +279,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
                 cut(state, id, first, end, created_now);
             }
             put_pages(state, id, step);
-            structural(state, id, op, sequence);
+            structural(state, id, Change::Zero { id, offset: *offset, length: *length }, sequence);
         }
         Op::Copy { source, target_first, pages, size_min, .. } => {
             cut(state, id, *target_first, target_first + pages, true);
@@ -340,15 +341,18 @@ fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     state.brings.remove(&id);
     state.evictions += 1;
     // Deletions that this object's own changes were to bring.
-    for (deleted, op) in object.structural.drain(..) {
-        if let Op::Delete { id } = op {
-            state.gone_unlogged.push(Gone { id, deleted, listed: sequence });
+    for change in object.structural.drain(..) {
+        match change.is_good() {
+            false => state.spoil(1),
+            true if change.is_delete() => state.gone_unlogged.push(change.listed_at(sequence)),
+            true => {}
         }
     }
+    let gone = Unlogged::new(Change::Delete { id }, sequence);
     let owner = object.attributes.parent;
     match state.objects.get_mut(&owner) {
-        Some(owner) if is_owned(&object) => owner.structural.push((sequence, Op::Delete { id })),
-        _ => state.gone_unlogged.push(Gone { id, deleted: sequence, listed: sequence }),
+        Some(owner) if is_owned(&object) => owner.structural.push(gone),
+        _ => state.gone_unlogged.push(gone),
     }
 }
 
@@ -361,9 +365,9 @@ fn changed(object: &mut Object, sequence: u64) {
     }
 }
 
-fn structural(state: &mut State, id: ObjectId, op: &Op, sequence: u64) {
+fn structural(state: &mut State, id: ObjectId, change: Change, sequence: u64) {
     let object = state.objects.get_mut(&id).expect("planned object is present");
-    object.structural.push((sequence, op.clone()));
+    object.structural.push(Unlogged::new(change, sequence));
     changed(object, sequence);
 }
 

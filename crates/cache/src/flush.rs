@@ -392,7 +392,7 @@ impl State {
                 }
             }
             object.overlay.published(frozen.epoch);
-            object.structural.retain(|(sequence, _)| *sequence > frozen.sequence);
+            object.structural.retain(|change| change.outlasts_epoch(frozen.sequence));
             if object.created == Some(frozen.epoch) {
                 object.created = None;
                 object.create_unlogged = false;
@@ -420,8 +420,11 @@ impl State {
         self.names_unlogged
             .retain(|id| self.objects.get(id).is_some_and(|object| object.names_changed > object.names_durable));
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
-        self.gone_unlogged.retain(|gone| gone.deleted > frozen.sequence);
-        self.brings.retain(|_, sequence| *sequence > frozen.sequence);
+        self.gone_unlogged.retain(|gone| gone.outlasts_epoch(frozen.sequence));
+        self.brings.retain(|id, brought| brought.outlasts(*id, frozen.sequence));
+        if self.spoilt <= frozen.sequence {
+            self.spoilt = 0;
+        }
         self.log.release(frozen.log_end);
         self.freezing = None;
         self.writing = None;

@@ -7,7 +7,7 @@ use holdfast_object::{Corruption, Error, ObjectId, Op, PageIndex, PinnedPage, Pl
 use std::ops::Deref;
 
 /// Takes a number into a sum. Another number in one place is another sum, always.
-fn fold(sum: u64, number: u64) -> u64 {
+pub(crate) fn fold(sum: u64, number: u64) -> u64 {
     (sum ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
 }
 

@@ -1,9 +1,11 @@
-//! Attributes in memory, and what an epoch that is written consists of, written over on purpose: see [`crate::lab`].
+//! Attributes in memory, what an epoch that is written consists of, and what the next one or the next log batch will, written over on purpose: see
+//! [`crate::lab`].
 
 use crate::Cache;
 use crate::sealed_attributes::SealedAttributes;
 use crate::state::FrozenEpoch;
-use holdfast_object::{Attributes, NamePlace, ObjectId, Op};
+use crate::unlogged::Unlogged;
+use holdfast_object::{Attributes, NamePlace, ObjectId, Op, PageIndex};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -61,6 +63,25 @@ pub enum FrozenPart {
     Given,
     /// Which page of an object its first page is.
     Place(ObjectId),
+}
+
+/// What the next log batch or recovery point is going by, beside pages and attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PendingPart {
+    /// The first truncation, zeroing or deletion of extended attributes that goes into the log with the object: its size, its offset, or which.
+    Operation(ObjectId),
+    /// Which object the first deletion is of that goes there with the names.
+    Deletion,
+    /// Which file goes there with the names, as a rename has put it in another's place.
+    Brought(ObjectId),
+    /// Which object has changes of names that are to go there.
+    Names(ObjectId),
+    /// Which page is to go there.
+    Logged(ObjectId, PageIndex),
+    /// Which object has changed since the last recovery point.
+    Object(ObjectId),
+    /// Which page of it has.
+    Page(ObjectId, PageIndex),
 }
 
 /// A strike at what is frozen, which waits for who writes the epoch.
@@ -176,6 +197,30 @@ impl Cache {
         match part {
             FrozenPart::Given => self.frozen_strikes.given.store(bits, Ordering::Relaxed),
             part => self.frozen_strikes.lay(Laid::Part(part, bits)),
+        }
+    }
+
+    /// Inverts bits of a part of the next log batch or recovery point; whether it is there.
+    pub fn strike_pending(&self, part: PendingPart, bits: u64) -> bool {
+        let state = &mut *self.state.write();
+        let strike = |change: Option<&mut Unlogged>| change.map(|change| change.strike(bits)).is_some();
+        let other = |id: ObjectId| ObjectId(id.0 ^ bits);
+        let objects = &mut state.objects;
+        match part {
+            PendingPart::Operation(id) => strike(objects.get_mut(&id).and_then(|known| known.structural.first_mut())),
+            PendingPart::Deletion => strike(state.gone_unlogged.first_mut()),
+            PendingPart::Brought(id) => {
+                let brought = state.brings.remove(&id);
+                brought.map(|brought| state.brings.insert(other(id), brought)).is_some()
+            }
+            PendingPart::Names(id) => state.names_unlogged.strike(id, other(id)),
+            PendingPart::Object(id) => state.open.objects.strike(id, other(id)),
+            PendingPart::Logged(id, index) => {
+                objects.get_mut(&id).is_some_and(|known| known.unlogged.strike(index, index ^ bits))
+            }
+            PendingPart::Page(id, index) => {
+                objects.get_mut(&id).is_some_and(|known| known.dirty.strike(index, index ^ bits))
+            }
         }
     }
 

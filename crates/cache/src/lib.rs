@@ -29,6 +29,7 @@ mod involved;
 mod lab;
 mod lab_attributes;
 mod logged;
+mod members;
 mod object;
 mod oplog;
 mod pages;
@@ -44,6 +45,7 @@ mod snapshots;
 mod state;
 mod sync;
 mod twin;
+mod unlogged;
 
 use counters::Counters;
 use holdfast_integrity::Protection;
@@ -62,7 +64,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 use lab_attributes::FrozenStrikes;
-pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, FrozenPart, ResidentObject};
+pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, FrozenPart, PendingPart, ResidentObject};
 pub use recover::Recovered;
 
 /// How much the cache may hold back, and for how long.
@@ -136,7 +138,8 @@ pub struct CacheStatus {
     pub scribbles: u64,
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     pub attributes_renewed: u64,
-    /// Records of the operation log found corrupt in memory, and read of its twin.
+    /// Operations found corrupt in memory: records of the operation log, read of its twin, and what the intent log was to have, in whose place a
+    /// recovery point was made. Sets of what has changed, made anew, count as well.
     pub operations_renewed: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,

@@ -1,11 +1,13 @@
 //! What the cache knows of one object.
 
 use crate::errors::ErrorTable;
+use crate::members::Members;
 use crate::ranges::Overlay;
 use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
-use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, ObjectId, Op, PageIndex, PinnedPage};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::unlogged::Unlogged;
+use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, ObjectId, PageIndex, PinnedPage};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Where the newest version of a page is, besides in memory.
@@ -47,11 +49,11 @@ pub(crate) struct Object {
     pub(crate) pages: BTreeMap<PageIndex, Slot>,
     /// Most levels of tree blocks that it can have in the store: pages behind its end may make its tree taller.
     pub(crate) levels: u8,
-    pub(crate) dirty: BTreeSet<PageIndex>,
+    pub(crate) dirty: Members<PageIndex>,
     /// Pages that neither a log batch nor a recovery point has yet.
-    pub(crate) unlogged: BTreeSet<PageIndex>,
-    /// Truncations and zeroings that neither a log batch nor a recovery point has yet, with their sequence.
-    pub(crate) structural: Vec<(u64, Op)>,
+    pub(crate) unlogged: Members<PageIndex>,
+    /// Truncations, zeroings, and deletions of its extended attributes that neither a log batch nor a recovery point has yet.
+    pub(crate) structural: Vec<Unlogged>,
     /// What is different from the store's pages without being in memory.
     pub(crate) overlay: Overlay,
     /// The epoch in which it was created, while that is not a recovery point: it is not in the store.
@@ -89,8 +91,8 @@ impl Object {
             attributes,
             pages: BTreeMap::new(),
             levels: 0,
-            dirty: BTreeSet::new(),
-            unlogged: BTreeSet::new(),
+            dirty: Members::default(),
+            unlogged: Members::default(),
             structural: Vec::new(),
             overlay: Overlay::default(),
             created: None,
@@ -199,10 +201,12 @@ impl Object {
         assert!(self.attributes.is_good() && self.stable.is_good(), "attributes of {id}");
         let frozen = self.pages.values().filter(|slot| slot.residence == Residence::Frozen).count();
         assert_eq!(self.frozen_pages, frozen as u64, "pages of the epoch being written");
-        for index in &self.dirty {
+        assert!(self.dirty.is_good() && self.unlogged.is_good(), "sets of changed pages of {id}");
+        assert!(self.structural.iter().all(Unlogged::is_good), "operations to be logged of {id}");
+        for index in self.dirty.iter() {
             assert_eq!(self.pages.get(index).map(|slot| slot.residence), Some(Residence::Dirty), "dirty page {index}");
         }
-        for index in &self.unlogged {
+        for index in self.unlogged.iter() {
             let residence = self.pages.get(index).map(|slot| slot.residence);
             assert!(
                 matches!(residence, Some(Residence::Dirty | Residence::Frozen)),

@@ -127,6 +127,10 @@ impl Cache {
             None => return Ok(Some(Fate::Unrepaired)),
         };
         state.open.objects.insert(id);
+        let epoch = state.open.epoch;
+        if let Some(object) = state.objects.get_mut(&id) {
+            object.changed_in = epoch;
+        }
         if state.open.since_ns == 0 {
             state.open.since_ns = self.clock.monotonic_ns().max(1);
         }

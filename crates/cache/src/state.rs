@@ -2,10 +2,12 @@
 
 use crate::freeing::{Freeing, Writing};
 use crate::frozen::{FrozenOps, Places};
+use crate::members::Members;
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
 use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
+use crate::unlogged::{Brought, Unlogged};
 use holdfast_integrity::Protection;
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
@@ -37,7 +39,7 @@ pub(crate) struct OpenEpoch {
     /// Where its records in the operation log begin.
     pub(crate) log_start: u64,
     /// Objects with changes in it.
-    pub(crate) objects: BTreeSet<ObjectId>,
+    pub(crate) objects: Members<ObjectId>,
     /// Dirty pages.
     pub(crate) pages: u64,
     /// What it may cost.
@@ -63,7 +65,7 @@ impl OpenEpoch {
         OpenEpoch {
             epoch,
             log_start,
-            objects: BTreeSet::new(),
+            objects: Members::default(),
             pages: 0,
             demand: Demand::default(),
             tree: FxHashSet::default(),
@@ -110,18 +112,6 @@ pub(crate) struct FrozenEpoch {
     pub(crate) log_end: u64,
 }
 
-/// A deletion that the next log batch brings with the names, whoever asks for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Gone {
-    pub(crate) id: ObjectId,
-    /// Transaction that deleted it: an epoch that has this one has the deletion. Its id can then be another object's, so
-    /// no log batch may bring the deletion any more.
-    pub(crate) deleted: u64,
-    /// Transaction since which it is brought with the names; later than `deleted` if it was one of its owner's own changes
-    /// until the owner was deleted too. A batch captured before does not have it.
-    pub(crate) listed: u64,
-}
-
 pub(crate) struct State {
     pub(crate) domain: DomainId,
     pub(crate) arena: Arc<Arena>,
@@ -135,12 +125,15 @@ pub(crate) struct State {
     pub(crate) objects: FxHashMap<ObjectId, Object>,
     /// Deleted objects that the store may still have, and in which epoch they were deleted.
     pub(crate) gone: FxHashMap<ObjectId, Epoch>,
-    /// Deletions that no log batch and no recovery point has.
-    pub(crate) gone_unlogged: Vec<Gone>,
-    /// Files that renames put in another's place, with the rename's sequence, until log or recovery point have them.
-    pub(crate) brings: BTreeMap<ObjectId, u64>,
+    /// Deletions that no log batch and no recovery point has: the next batch brings them with the names, whoever asks for it.
+    pub(crate) gone_unlogged: Vec<Unlogged>,
+    /// Files that renames put in another's place, until log or recovery point have them.
+    pub(crate) brings: BTreeMap<ObjectId, Brought>,
+    /// The last transaction when something that the next log batch was to have was found to have gone bad; 0 if a recovery point has
+    /// that one. There is no batch until then.
+    pub(crate) spoilt: u64,
     /// Objects with changes of the name space that no log batch has.
-    pub(crate) names_unlogged: BTreeSet<ObjectId>,
+    pub(crate) names_unlogged: Members<ObjectId>,
     pub(crate) open: OpenEpoch,
     /// Of the epoch being written, if there is one.
     pub(crate) freezing: Option<Epoch>,
@@ -157,7 +150,7 @@ pub(crate) struct State {
     pub(crate) scribbles: u64,
     /// Attributes of objects that were made anew, from their twin or the store, since the store was opened.
     pub(crate) attributes_renewed: u64,
-    /// Records of the operation log that were read of its twin, since the store was opened.
+    /// Operations and sets of what has changed that were found corrupt in memory since the store was opened: see [`crate::CacheStatus`].
     pub(crate) operations_renewed: u64,
     /// What `errors` was when whoever syncs everything was told last.
     pub(crate) errors_told: u64,
@@ -194,7 +187,8 @@ impl State {
             gone: FxHashMap::default(),
             gone_unlogged: Vec::new(),
             brings: BTreeMap::new(),
-            names_unlogged: BTreeSet::new(),
+            spoilt: 0,
+            names_unlogged: Members::default(),
             open: OpenEpoch::new(epoch, 0),
             freezing: None,
             writing: None,
@@ -403,6 +397,7 @@ impl State {
     /// What is to be written has gone bad in memory, and cannot be made anew; then nothing has changed.
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
+        self.renew_changed();
         let changed: Vec<ObjectId> = self.open.objects.iter().copied().collect();
         changed.into_iter().try_for_each(|id| self.heal(id))?;
         let log_end = self.log.tail();
@@ -424,12 +419,13 @@ impl State {
         self.writing = Some(Writing::begin(&mut self.open, self.has_snapshots));
         let closed = std::mem::replace(&mut self.open, OpenEpoch::new(epoch + 1, log_end));
         let mut objects = Vec::with_capacity(closed.objects.len());
-        for id in closed.objects {
+        for &id in closed.objects.iter() {
             let Some(object) = self.objects.get_mut(&id) else { continue };
+            let is_renewed = object.renew_dirty();
             let mut pages = Vec::with_capacity(object.dirty.len());
             let mut twins = Vec::new();
-            for index in std::mem::take(&mut object.dirty) {
-                let slot = object.pages.get_mut(&index).expect("dirty pages have slots");
+            for &index in std::mem::take(&mut object.dirty).iter() {
+                let Some(slot) = object.pages.get_mut(&index) else { continue };
                 slot.residence = Residence::Frozen;
                 object.frozen_pages += 1;
                 pages.push((index, slot.page.clone()));
@@ -440,6 +436,9 @@ impl State {
             object.stable.change(|stable| stable.ctime = stable.ctime.max(ctime));
             let places = Places::of(id, &pages);
             objects.push(FrozenObject { id, attributes: object.attributes.clone(), pages, places, twins });
+            if is_renewed {
+                self.note_members(Some(id), "changed pages");
+            }
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
@@ -449,6 +448,7 @@ impl State {
     /// Asserts the invariants of every object; for tests and the simulator.
     pub(crate) fn check(&self) {
         let mut dirty = 0;
+        assert!(self.open.objects.is_good() && self.names_unlogged.is_good(), "sets of changed objects");
         for (id, object) in &self.objects {
             object.check(*id);
             object.bad.check(self.errors);

@@ -8,7 +8,7 @@
 //! then sizes and attributes, then deletions. Replaying a batch twice, or on an epoch that has it already, gives the same.
 //!
 //! Where that would be wrong or slow (copies, whose result depends on the order of two objects' changes; more pages than
-//! [`crate::Options::logged_pages_max`]; a full log; pages that went bad in memory) the epoch is closed instead.
+//! [`crate::Options::logged_pages_max`]; a full log; pages, or operations for the batch, that went bad in memory) the epoch is closed instead.
 //!
 //! A log in which nothing more happens is sealed by [`Cache::tick`]: the last batch gets a mark behind it by which its loss is told.
 
@@ -18,6 +18,7 @@ use crate::object::Object;
 use crate::pages::bad_page;
 use crate::sealed_attributes::SealedAttributes;
 use crate::state::State;
+use crate::unlogged::Unlogged;
 use holdfast_object::{AttrSet, Error, LogBatch, ObjectId, Op, PageIndex, PageRef, PinnedPage, Result};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -105,7 +106,8 @@ impl Cache {
             None if state.gone.contains_key(&id) => return Err(Error::NoObject(state.key(id))),
             None => false,
         };
-        Ok(own || !state.names_unlogged.is_empty() || !state.gone_unlogged.is_empty())
+        let names = !state.names_unlogged.is_empty() || !state.gone_unlogged.is_empty();
+        Ok(own || names || state.spoilt != 0)
     }
 }
 
@@ -114,6 +116,8 @@ impl Cache {
 /// # Errors
 /// What is to be logged has gone bad in memory, and cannot be made anew.
 fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Result<Option<Capture>> {
+    state.renew_names();
+    state.verify_unlogged();
     let names: Vec<ObjectId> = state.names_unlogged.iter().copied().collect();
     let asked: Vec<ObjectId> = ids.iter().chain(state.brings.keys()).copied().collect();
     names.iter().chain(&asked).try_for_each(|&id| state.heal(id))?;
@@ -124,6 +128,12 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Res
 
 /// The same of attributes that are as they should be.
 fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pages_max: usize) -> Option<Capture> {
+    let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
+    let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
+    whole_objects.iter().for_each(|&id| state.verify_unlogged_of(id));
+    if state.spoilt != 0 {
+        return None;
+    }
     let sequence = state.sequence;
     let oldest = state.freezing.unwrap_or(state.open.epoch);
 
@@ -152,8 +162,6 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
             attributes.push(Op::SetAttributes { id, set });
         }
     }
-    let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
-    let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
     for &id in &whole_objects {
         let object = state.objects.get(&id)?;
         // A batch cannot say that a page is lost, and its size would make a hole of it.
@@ -163,13 +171,16 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
         if object.create_unlogged && !(object.is_own() && names.contains(&id)) {
             creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
         }
-        structural.extend(object.structural.iter().filter_map(|(at, op)| Some((*at, whole_pages(op.clone())?))));
+        for change in &object.structural {
+            let (at, op) = change.op()?;
+            structural.extend(whole_pages(op).map(|op| (at, op)));
+        }
         if pages.len() + object.unlogged.len() > pages_max {
             return None;
         }
         let mut unlogged = Vec::with_capacity(object.unlogged.len());
-        for &index in &object.unlogged {
-            let page = object.pages[&index].page.clone();
+        for &index in object.unlogged.iter() {
+            let page = object.pages.get(&index)?.page.clone();
             unlogged.push((index, page.page()));
             pages.push((id, index, page.page()));
             pins.push(page);
@@ -184,7 +195,7 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
             writes.push(write(within));
         }
         // Setting the size takes away what is behind it, so it is set only after a cut, and pages allocated there follow.
-        let is_cut = object.structural.iter().any(|(_, op)| matches!(op, Op::Truncate { .. }));
+        let is_cut = object.structural.iter().any(Unlogged::is_truncate);
         if is_cut {
             attributes.push(Op::Truncate { id, size });
         }
@@ -195,7 +206,7 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
     }
     let own = own.into_iter().filter_map(|id| Some((id, state.objects.get(&id)?.attributes.clone()))).collect();
     structural.sort_by_key(|(at, _)| *at);
-    let deletes = state.gone_unlogged.iter().map(|gone| Op::Delete { id: gone.id });
+    let deletes: Vec<Op> = state.gone_unlogged.iter().map(|gone| Some(gone.op()?.1)).collect::<Option<_>>()?;
     let (early, late): (Vec<Op>, Vec<Op>) =
         structural.into_iter().map(|(_, op)| op).partition(|op| !matches!(op, Op::Delete { .. }));
     let ops = creates.into_iter().chain(early).chain(writes).chain(attributes).chain(late).chain(deletes).collect();
@@ -250,7 +261,7 @@ impl State {
                 object.names_durable = object.names_durable.max(sequence);
                 object.create_unlogged = false;
                 if !object.is_own() {
-                    object.structural.retain(|(at, _)| *at > sequence);
+                    object.structural.retain(|change| change.outlasts_batch(sequence));
                 }
                 if object.names_changed <= sequence {
                     self.names_unlogged.remove(id);
@@ -267,7 +278,7 @@ impl State {
                     object.own_durable = sequence;
                 }
                 object.create_unlogged = false;
-                object.structural.retain(|(at, _)| *at > sequence);
+                object.structural.retain(|change| change.outlasts_batch(sequence));
             }
         }
         for (id, index, page) in captured.pages {
@@ -277,8 +288,8 @@ impl State {
                 object.unlogged.remove(&index);
             }
         }
-        self.gone_unlogged.retain(|gone| gone.listed > sequence);
-        self.brings.retain(|_, at| *at > sequence);
+        self.gone_unlogged.retain(|gone| gone.outlasts_batch(sequence));
+        self.brings.retain(|id, brought| brought.outlasts(*id, sequence));
         drop(captured.pins);
         Ok(())
     }

@@ -208,7 +208,7 @@ const FAMILIES: &[Family] = &[
     ),
     counter(
         "holdfast_cache_operations_renewed_total",
-        "Records of the operation log found corrupt in memory, and read of its twin.",
+        "Operations found corrupt in memory, and read of their twin or put into a recovery point; sets of what has changed, made anew.",
         |r| of_cache(r, |c| c.operations_renewed),
     ),
     counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {

@@ -11,6 +11,7 @@ mod integrity;
 mod lab;
 mod logged;
 mod metadata;
+mod pending;
 mod power;
 mod ranges;
 mod rig;

@@ -1,0 +1,209 @@
+//! What the next log batch and the next recovery point go by, beside pages and attributes, goes bad in memory: what was synced is there all the same.
+
+use crate::rig::{Rig, pattern};
+use holdfast_cache::PendingPart;
+use holdfast_object::*;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A file of five pages that the store has.
+fn stored(rig: &Rig) -> ObjectId {
+    let id = rig.create(Kind::Regular);
+    rig.write(id, 0, &old()).unwrap();
+    rig.cache.sync_all().unwrap();
+    id
+}
+
+fn old() -> Vec<u8> {
+    pattern(1, 5 * PAGE_SIZE)
+}
+
+/// Strikes, syncs one object, and cuts the power. Where the strike is one at what cannot be made anew, a recovery point takes the place of the log batch.
+fn synced(rig: Rig, id: ObjectId, strike: Option<(PendingPart, u64)>, is_lost: bool) -> Rig {
+    if let Some((part, bits)) = strike {
+        assert!(rig.cache.strike_pending(part, bits), "{part:?} is there");
+    }
+    let before = rig.cache.store_status().epoch;
+    rig.cache.sync(id, Durability::All).unwrap();
+    let is_closed = rig.cache.store_status().epoch > before;
+    assert_eq!(is_closed, strike.is_some() && is_lost, "{strike:?}: a recovery point in place of a log batch");
+    assert_eq!(rig.cache.status().operations_renewed, u64::from(strike.is_some()), "{strike:?}: told");
+    rig.cache.check();
+    // Afterwards all is as before.
+    let before = rig.cache.store_status().epoch;
+    rig.write(id, 0, &old()[..7]).unwrap();
+    rig.cache.sync(id, Durability::All).unwrap();
+    assert_eq!(rig.cache.store_status().epoch, before, "{strike:?}: logged again");
+    rig.power_cut()
+}
+
+/// With and without a strike.
+fn both(part: PendingPart, bits: u64) -> [Option<(PendingPart, u64)>; 2] {
+    [None, Some((part, bits))]
+}
+
+#[test]
+fn a_truncation_that_goes_bad_cuts_nothing_off() {
+    for number in 0..2 {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.submit(vec![Op::Truncate { id, size: 3 * PAGE }]).unwrap();
+        let strike = both(PendingPart::Operation(id), 3 * PAGE)[number];
+        let rig = synced(rig, id, strike, true);
+        assert_eq!(rig.contents(id).unwrap()[..], old()[..3 * PAGE_SIZE], "{strike:?}");
+    }
+}
+
+#[test]
+fn a_zeroing_that_goes_bad_zeroes_nothing_else() {
+    for number in 0..2 {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.submit(vec![Op::Zero { id, offset: 2 * PAGE, length: PAGE }]).unwrap();
+        let strike = both(PendingPart::Operation(id), PAGE)[number];
+        let rig = synced(rig, id, strike, true);
+        let mut expected = old();
+        expected[2 * PAGE_SIZE..3 * PAGE_SIZE].fill(0);
+        assert_eq!(rig.contents(id).unwrap(), expected, "{strike:?}");
+    }
+}
+
+#[test]
+fn a_deletion_that_goes_bad_deletes_nothing_else() {
+    for number in 0..2 {
+        let rig = Rig::new(2048);
+        let [kept, gone, synced_one] = [(); 3].map(|()| stored(&rig));
+        rig.submit(vec![Op::Delete { id: gone }]).unwrap();
+        rig.write(synced_one, 0, &old()[..9]).unwrap();
+        let strike = both(PendingPart::Deletion, kept.0 ^ gone.0)[number];
+        let rig = synced(rig, synced_one, strike, true);
+        assert_eq!(rig.contents(kept).unwrap(), old(), "{strike:?}");
+        assert!(matches!(rig.contents(gone), Err(Error::NoObject(_))), "{strike:?}");
+    }
+}
+
+/// Extended attributes go with their file: into the log with it, and with the names when it is deleted, too.
+#[test]
+fn a_deletion_of_extended_attributes_that_goes_bad_deletes_nothing_else() {
+    for is_owner_deleted in [false, true] {
+        for number in 0..2 {
+            let rig = Rig::new(2048);
+            let [kept, owner, synced_one] = [(); 3].map(|()| stored(&rig));
+            let xattr = rig.cache.new_object().unwrap();
+            let time = Timestamp { secs: 5, nanos: 6 };
+            let mut attributes = Attributes::new(Kind::Xattr, Class::Own, 0, 1, 2, time);
+            (attributes.nlink, attributes.parent) = (1, owner);
+            let set = AttrSet { xattr: Some(xattr), ..AttrSet::default() };
+            rig.submit(vec![Op::Create { id: xattr, attributes }, Op::SetAttributes { id: owner, set }]).unwrap();
+            rig.cache.sync_all().unwrap();
+            let set = AttrSet { xattr: Some(ObjectId::NONE), ..AttrSet::default() };
+            rig.submit(vec![Op::Delete { id: xattr }, Op::SetAttributes { id: owner, set }]).unwrap();
+            let strike = both(PendingPart::Operation(owner), xattr.0 ^ kept.0)[number];
+            let rig = if is_owner_deleted {
+                if let Some((part, bits)) = strike {
+                    assert!(rig.cache.strike_pending(part, bits));
+                }
+                rig.submit(vec![Op::Delete { id: owner }]).unwrap();
+                assert_eq!(rig.cache.status().operations_renewed, u64::from(strike.is_some()));
+                rig.cache.sync(synced_one, Durability::All).unwrap();
+                rig.power_cut()
+            } else {
+                synced(rig, owner, strike, true)
+            };
+            assert_eq!(rig.contents(kept).unwrap(), old(), "{strike:?}");
+            assert!(matches!(rig.cache.attributes(xattr), Err(Error::NoObject(_))), "{strike:?}");
+            assert_eq!(rig.cache.attributes(owner).is_err(), is_owner_deleted, "{strike:?}");
+        }
+    }
+}
+
+/// Whoever else is synced, a file that a rename has put in another's place has its contents.
+#[test]
+fn a_file_that_goes_along_with_a_rename_does_so_when_that_goes_bad() {
+    for number in 0..2 {
+        let rig = Rig::new(2048);
+        let [renamed, other] = [(); 2].map(|()| stored(&rig));
+        let newest = pattern(2, 5 * PAGE_SIZE);
+        rig.write(renamed, 0, &newest).unwrap();
+        let set = AttrSet { parent: Some(ObjectId::ROOT), name_key: Some(77), ..AttrSet::default() };
+        let ops = vec![Op::SetAttributes { id: renamed, set }];
+        rig.cache.submit(Transaction { ops, brings: Some(renamed), ..Transaction::default() }).unwrap();
+        let strike = both(PendingPart::Brought(renamed), 1 << 40)[number];
+        let rig = synced(rig, other, strike, true);
+        assert_eq!(rig.cache.attributes(renamed).unwrap().name_key, 77, "{strike:?}");
+        assert_eq!(rig.contents(renamed).unwrap(), newest, "{strike:?}");
+    }
+}
+
+/// It becomes another page that there is, another one with changes, and none.
+#[test]
+fn no_log_batch_lacks_a_page() {
+    for bits in [0, 1, 3, 1 << 40] {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let mut expected = old();
+        for index in [1, 2] {
+            let at = index as usize * PAGE_SIZE;
+            expected[at..at + PAGE_SIZE].copy_from_slice(&pattern(index + 5, PAGE_SIZE));
+            rig.write(id, index * PAGE, &expected[at..at + PAGE_SIZE]).unwrap();
+        }
+        let strike = (bits != 0).then_some((PendingPart::Logged(id, 1), bits));
+        let rig = synced(rig, id, strike, false);
+        assert_eq!(rig.contents(id).unwrap(), expected, "{strike:?}");
+    }
+}
+
+#[test]
+fn no_log_batch_lacks_a_directory() {
+    for number in 0..2 {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let directory = rig.create(Kind::Directory);
+        rig.write(directory, 0, &pattern(3, 2 * PAGE_SIZE)).unwrap();
+        let strike = both(PendingPart::Names(directory), 1 << 30)[number];
+        let rig = synced(rig, id, strike, false);
+        assert_eq!(rig.contents(directory).unwrap(), pattern(3, 2 * PAGE_SIZE), "{strike:?}");
+    }
+}
+
+/// Neither an object nor a page that it has; when the next one comes, nothing is left of it.
+#[test]
+fn no_recovery_point_lacks_a_page_or_an_object() {
+    type Part = fn(ObjectId) -> PendingPart;
+    let parts: [Part; 3] = [PendingPart::Object, |id| PendingPart::Page(id, 1), |id| PendingPart::Page(id, 4)];
+    for part in parts {
+        for bits in [0, 1, 1 << 40] {
+            let rig = Rig::new(2048);
+            let ids = [Kind::Regular, Kind::Directory].map(|kind| {
+                let id = rig.create(kind);
+                rig.write(id, 0, &old()).unwrap();
+                id
+            });
+            rig.cache.sync_all().unwrap();
+            let mut expected = old();
+            for index in [1, 4] {
+                let at = index as usize * PAGE_SIZE;
+                expected[at..at + PAGE_SIZE].copy_from_slice(&pattern(index + 5, PAGE_SIZE));
+                for id in ids {
+                    rig.write(id, index * PAGE, &expected[at..at + PAGE_SIZE]).unwrap();
+                }
+            }
+            let strikes = ids.map(|id| if bits == 0 { None } else { Some(part(id)) });
+            for part in strikes.into_iter().flatten() {
+                assert!(rig.cache.strike_pending(part, bits), "{part:?} is there");
+            }
+            let sets = if strikes[0] == Some(PendingPart::Object(ids[0])) { 1 } else { 2 };
+            rig.cache.sync_all().unwrap();
+            let expected_count = if bits == 0 { 0 } else { sets };
+            assert_eq!(rig.cache.status().operations_renewed, expected_count, "{strikes:?}, {bits:#x}");
+            rig.cache.check();
+            rig.write(ids[0], 0, &old()[..9]).unwrap();
+            rig.cache.sync_all().unwrap();
+            assert_eq!(rig.cache.status().operations_renewed, expected_count, "{strikes:?}, {bits:#x}");
+            let rig = rig.power_cut();
+            for id in ids {
+                assert_eq!(rig.contents(id).unwrap(), expected, "{strikes:?}, {bits:#x}");
+            }
+        }
+    }
+}
