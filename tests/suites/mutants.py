@@ -24,6 +24,8 @@ COMMIT = "crates/physical/src/commit.rs"
 REQUESTS = "crates/physical/src/requests.rs"
 LOG = "crates/physical/src/intent_log.rs"
 ATTRIBUTES = "crates/cache/src/sealed_attributes.rs"
+MEMBERS = "crates/cache/src/members.rs"
+UNLOGGED = "crates/cache/src/unlogged.rs"
 SEALED = "crates/physical/src/sealed_record.rs"
 SNAPSHOTS = "crates/physical/src/snapshot/mod.rs"
 ENDS = "crates/physical/src/intent_log/ends.rs"
@@ -98,6 +100,14 @@ MUTANTS = [
     ("places of pages before the recovery point", CACHE, "crates/cache/src/flush.rs", "if !object.places.heal(&mut object.id, &mut object.pages)? {", "if false {"),
     ("batch after the store has had it", CACHE, "crates/cache/src/flush.rs", "if frozen::sum_of_batch(&batch.ops)? != before {", "if before == 1 {"),
     ("twin of the operation log", CACHE, "crates/cache/src/oplog.rs", "self.record(1, at, to)", "self.record(0, at, to)"),
+    ("operation for the log", CACHE, UNLOGGED, "self.sum() == self.check", "self.sum() == self.check || true"),
+    ("file that goes along with a rename", CACHE, UNLOGGED, "Brought::new(id, self.at).check == self.check", "Brought::new(id, self.at).check == self.check || true"),
+    ("batch after something for it has gone bad", CACHE, "crates/cache/src/sync.rs", "if state.spoilt != 0 {", "if state.spoilt == u64::MAX {"),
+    ("sum of a set of what has changed", CACHE, MEMBERS, "sum.wrapping_add(mixed(*member))) == self.sum", "sum.wrapping_add(mixed(*member))) == self.sum || true"),
+    ("which objects have changed", CACHE, MEMBERS, "if !self.open.objects.is_good() {", "if false {"),
+    ("which pages have changed", CACHE, MEMBERS, "let is_bad = !self.dirty.is_good();", "let is_bad = false;"),
+    ("which pages the log has not", CACHE, MEMBERS, "let is_bad = !self.unlogged.is_good();", "let is_bad = false;"),
+    ("which names the log has not", CACHE, MEMBERS, "if !self.names_unlogged.is_good() {", "if false {"),
     ("epoch that may have gone by what is put right", PHYSICAL, "crates/physical/src/own_records.rs", "let has_begun = !self.dirty.is_empty() || !self.changed.is_empty();", "let has_begun = false;"),
     ("which snapshot is asked", PHYSICAL, "crates/physical/src/snapshot/mod.rs", "Some((_, held)) if held.verify().is_ok() => Ok((&held.view, live)),", "Some((_, held)) if held.slot.get() < u16::MAX => Ok((&held.view, live)),"),
     ("record before what has become of it", PHYSICAL, SEALED, "        } else if record != self.record {\n            self.bytes()?;", "        } else if record != self.record {"),
