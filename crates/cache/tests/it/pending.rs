@@ -153,14 +153,16 @@ fn no_log_batch_lacks_a_page() {
     }
 }
 
+/// It becomes an object that there is, and none.
 #[test]
 fn no_log_batch_lacks_a_directory() {
-    for number in 0..2 {
+    for number in 0..3 {
         let rig = Rig::new(2048);
         let id = stored(&rig);
         let directory = rig.create(Kind::Directory);
         rig.write(directory, 0, &pattern(3, 2 * PAGE_SIZE)).unwrap();
-        let strike = both(PendingPart::Names(directory), 1 << 30)[number];
+        let strike = |bits| (PendingPart::Names(directory), bits);
+        let strike = [None, Some(strike(directory.0 ^ id.0)), Some(strike(1 << 30))][number];
         let rig = synced(rig, id, strike, false);
         assert_eq!(rig.contents(directory).unwrap(), pattern(3, 2 * PAGE_SIZE), "{strike:?}");
     }
