@@ -63,12 +63,12 @@ fn struck(rig: Rig, seed: u64, one_of: u32) -> (Arc<Hits>, Rig) {
 }
 
 /// What the files have.
-type Files = BTreeMap<ObjectId, Vec<u8>>;
+pub(crate) type Files = BTreeMap<ObjectId, Vec<u8>>;
 
 /// The files, and what each had at some time since it was made durable last: the first of these is durable.
 #[derive(Default)]
-struct Model {
-    files: Files,
+pub(crate) struct Model {
+    pub(crate) files: Files,
     since: BTreeMap<ObjectId, Vec<Vec<u8>>>,
 }
 
@@ -83,7 +83,7 @@ impl Model {
 }
 
 /// One change of a file, in the store and in the model.
-fn change(rig: &Rig, random: &mut Pcg64Mcg, model: &mut Model) -> Result<()> {
+pub(crate) fn change(rig: &Rig, random: &mut Pcg64Mcg, model: &mut Model) -> Result<()> {
     let files = &mut model.files;
     let count = files.len();
     let some = |random: &mut Pcg64Mcg| *files.keys().nth(random.random_range(0..count)).expect("one of them");
@@ -159,7 +159,7 @@ fn change(rig: &Rig, random: &mut Pcg64Mcg, model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-fn compare(rig: &Rig, files: &Files, when: &str) {
+pub(crate) fn compare(rig: &Rig, files: &Files, when: &str) {
     for (id, bytes) in files {
         assert!(rig.contents(*id).unwrap() == *bytes, "{when}: {id} is not what was written");
     }

@@ -1,8 +1,13 @@
 //! What the next log batch and the next recovery point go by, beside pages and attributes, goes bad in memory: what was synced is there all the same.
 
+use crate::metadata::{Model, change, compare};
 use crate::rig::{Rig, pattern};
 use holdfast_cache::PendingPart;
 use holdfast_object::*;
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -208,4 +213,74 @@ fn no_recovery_point_lacks_a_page_or_an_object() {
             }
         }
     }
+}
+
+/// Strikes something of a file, if there is such a thing of it.
+fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
+    let Some(&id) = model.files.keys().nth(random.random_range(0..model.files.len().max(1))) else { return };
+    let index = random.random_range(0..50);
+    let parts = [
+        PendingPart::Operation(id),
+        PendingPart::Deletion,
+        PendingPart::Names(id),
+        PendingPart::Object(id),
+        PendingPart::Logged(id, index),
+        PendingPart::Page(id, index),
+    ];
+    let bits = if random.random() { random.random_range(1..64) } else { 1 << random.random_range(0..64) };
+    rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);
+}
+
+/// Ends the other thread, also when this one panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Random changes and syncs, while another thread makes recovery points.
+#[test]
+fn whatever_is_struck_what_was_synced_is_there() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |value| value.parse().expect("a number"));
+    let (first, runs) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_RUNS", 20));
+    let mut found = 0;
+    for seed in first..first + runs {
+        println!(
+            "replay: HOLDFAST_SEED={seed} HOLDFAST_RUNS=1 cargo test -p holdfast-cache --test it whatever_is_struck"
+        );
+        let rig = Rig::new(4096);
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let mut model = Model::default();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    rig.cache.sync_all().unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            });
+            let _over = Over(&is_over);
+            for _ in 0..200 {
+                change(&rig, &mut random, &mut model).unwrap();
+                if random.random_ratio(1, 4) {
+                    strike_some(&rig, &mut random, &model);
+                }
+            }
+        });
+        // No recovery point comes that has all of it.
+        for _ in 0..6 {
+            change(&rig, &mut random, &mut model).unwrap();
+            (0..6).for_each(|_| strike_some(&rig, &mut random, &model));
+        }
+        for id in model.files.keys() {
+            rig.cache.sync(*id, Durability::All).unwrap();
+        }
+        found += rig.cache.status().operations_renewed;
+        compare(&rig, &model.files, "before a power cut");
+        let rig = rig.power_cut();
+        compare(&rig, &model.files, "after a power cut");
+    }
+    assert!(found > runs, "{found} of what was struck was found");
 }
