@@ -25,7 +25,7 @@ use crate::tree::{Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
-use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result};
+use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result, Timestamp};
 use parking_lot::RwLockWriteGuard;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -130,9 +130,8 @@ impl Module {
         self.disk().check_sound()?;
         committing.heal(self.disk());
         committing.check_open()?;
-        let (last, label) = (self.superblock()?, self.label()?);
-        if epoch <= last.epoch || epoch < committing.applied.get() || (epoch - last.epoch).is_multiple_of(RING_SLOTS) {
-            let (last, applied) = (last.epoch, committing.applied.get());
+        let (last, applied) = (self.superblock()?.epoch, committing.applied.get());
+        if epoch <= last || epoch < applied || (epoch - last).is_multiple_of(RING_SLOTS) {
             return Err(Error::Protocol(format!(
                 "epoch {epoch} after {last}, with batches of epoch {applied} applied"
             )));
@@ -155,30 +154,18 @@ impl Module {
                 error => trees.verify_all(&self.base).and(Err(trees.in_doubt(&self.base, scribbles, error))),
             })?;
             trees.tell_kept(&self.base);
-            let counted =
-                |number: &Counted, what| number.verified(what).map_err(|scribble| self.base.give_up_sums(scribble));
-            let superblock = Superblock {
-                epoch,
-                previous: last.epoch,
-                time: self.clock.now(),
-                clean: false,
-                features: label.features,
-                next_generation: counted(&trees.next_generation, "generation of the next object")?,
-                total: counted(self.base.alloc.lock().counted_total(), "number of all blocks")?,
-                free,
-                objects: counted(&trees.objects, "number of objects")?,
-                metadata: counted(&trees.metadata, "number of blocks of metadata")?,
-                metadata_kept: trees.metadata_kept().unwrap_or(0),
-                root: Record::clone(&trees.system[&0]),
-                ..last
-            };
+            let time = self.clock.now();
+            let made = || self.superblock_of(&trees, epoch, time, free);
+            let superblock = SealedSuperblock::new(&made()?);
+            // Made twice: what went bad before it was sealed would have a good checksum.
+            let next = Sealed::open_as(self.disk(), &superblock, &made()?)?;
             trees.check_identities(&self.base)?;
-            trees.audit_epoch(&self.base, &label, &last, &superblock)?;
-            (writes, SealedSuperblock::new(&superblock))
+            trees.audit_epoch(&self.base, &self.label()?, &self.superblock()?, &next)?;
+            (writes, superblock)
         };
         // From here on only the device and the memory can fail, and that latches the module.
         if self.base.commit_order == CommitOrder::SuperblockFirst {
-            self.write_superblock(&Sealed::open(self.disk(), &superblock)?)?;
+            self.write_superblock(&superblock)?;
         }
         self.disk().submit(&addressed(&self.base, &writes)?)?;
         if self.base.commit_order != CommitOrder::NoFlushBeforeSuperblock {
@@ -197,6 +184,33 @@ impl Module {
         Ok(())
     }
 
+    /// The superblock of the epoch being built, whose trees are complete: of what is verified now, and not of what was when the epoch was begun.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: something of that has gone bad in memory.
+    fn superblock_of(&self, trees: &Trees, epoch: Epoch, time: Timestamp, free: u64) -> Result<Superblock> {
+        let (last, label) = (self.superblock()?, self.label()?);
+        let counted =
+            |number: &Counted, what| number.verified(what).map_err(|scribble| self.base.give_up_sums(scribble));
+        let root = &trees.system[&0];
+        root.bytes().map_err(|scribble| self.base.give_up_record(scribble, system_key(0)))?;
+        Ok(Superblock {
+            epoch,
+            previous: last.epoch,
+            time,
+            clean: false,
+            features: label.features,
+            next_generation: counted(&trees.next_generation, "generation of the next object")?,
+            total: counted(self.base.alloc.lock().counted_total(), "number of all blocks")?,
+            free,
+            objects: counted(&trees.objects, "number of objects")?,
+            metadata: counted(&trees.metadata, "number of blocks of metadata")?,
+            metadata_kept: trees.metadata_kept().unwrap_or(0),
+            root: Record::clone(root),
+            ..last
+        })
+    }
+
     /// See [`holdfast_object::ObjectStore::publish`].
     pub(crate) fn publish_epoch(&self, epoch: Epoch) -> Result<()> {
         let mut committing = self.committing.lock();
@@ -204,35 +218,44 @@ impl Module {
         let not_prepared = || Error::Protocol(format!("epoch {epoch} is not prepared"));
         let prepared = committing.prepared.as_ref().ok_or_else(not_prepared)?;
         // Which epoch it is of is believed of the bytes alone.
-        let superblock = Sealed::open(self.disk(), prepared)?;
-        if superblock.epoch != epoch {
-            return Err(not_prepared());
-        }
-        committing.prepared = None;
-        if self.base.commit_order != CommitOrder::SuperblockFirst {
-            self.write_superblock(&superblock)?;
-        }
+        let is_meant = Sealed::open(self.disk(), prepared)?.epoch == epoch;
+        let prepared = committing.prepared.take_if(|_| is_meant).ok_or_else(not_prepared)?;
+        let superblock = match self.base.commit_order {
+            CommitOrder::SuperblockFirst => Sealed::open(self.disk(), &prepared)?,
+            _ => self.write_superblock(&prepared)?,
+        };
         committing.applied.set(0);
         committing.restarts.set(0);
         committing.pages.clear();
-        self.published(&superblock);
+        self.published(prepared, &superblock);
         Ok(())
     }
 
-    /// Writes one superblock to all labels, durably.
-    pub(crate) fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
+    /// Writes one superblock to all labels, durably. Gives it as it is afterwards.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: it has gone bad in memory before it was written; nothing is. If it has while it was, which of the two the device
+    /// has is not known: [`Error::Corrupt`], and the module is latched.
+    fn write_superblock(&self, sealed: &SealedSuperblock) -> Result<Superblock> {
+        let disk = self.disk();
+        let superblock = Sealed::open(disk, sealed)?;
         let copies: Vec<[u8; 4096]> = (0..LABELS).map(|label| superblock.encode(label)).collect();
-        let blocks = self.disk().blocks();
-        let at = |label: usize| ring_block(label, slot(superblock.epoch), blocks);
-        let copies = copies.iter().enumerate().map(|(label, bytes)| (at(label), bytes));
-        self.disk().submit(&Requests::new(self.disk(), copies)?.last())?;
-        self.disk().flush()
+        let address = |label: usize| ring_block(label, slot(superblock.epoch), disk.blocks());
+        let requests = Requests::new(disk, copies.iter().enumerate().map(|(label, bytes)| (address(label), bytes)))?;
+        Sealed::verify_copies(disk, sealed, &copies).map_err(|corruption| disk.give_up(*corruption))?;
+        disk.submit(&requests.last())?;
+        disk.flush()?;
+        Sealed::verify_copies(disk, sealed, &copies).map_err(|corruption| {
+            tracing::error!(%corruption, "the store is read-only from now on");
+            disk.latch(format!("{corruption}, while it was written"));
+            Error::Corrupt(corruption)
+        })
     }
 
     /// The superblock is durable: what its epoch freed can be used, and its log is forgotten.
-    fn published(&self, superblock: &Superblock) {
+    fn published(&self, sealed: SealedSuperblock, superblock: &Superblock) {
         let epoch = superblock.epoch;
-        self.set_superblock(superblock);
+        self.sealed.publish(sealed, superblock);
         self.disk().counters.published();
         // Wait for reads that may have found a block before it was freed.
         drop(self.gate.write());
@@ -258,7 +281,6 @@ impl Module {
         if applied != 0 {
             return Err(Error::Protocol(format!("close with batches of epoch {applied} applied and not published")));
         }
-        let (last, label) = (self.superblock()?, self.label()?);
         if self.trees.read().system[&BITMAP].root.is_hole() {
             // Rebuilt when the store was opened, and not written: the next opening rebuilds it again.
             return Ok(());
@@ -269,17 +291,21 @@ impl Module {
                 return Err(Error::Protocol("close with synced changes that are in no recovery point".to_string()));
             }
             // A log that was not replayed stays for the next opening.
-            if last.clean || log.is_unread() {
+            if self.superblock()?.clean || log.is_unread() {
                 return Ok(());
             }
         }
-        let superblock =
-            Superblock { epoch: last.epoch + 1, previous: last.epoch, time: self.clock.now(), clean: true, ..last };
-        self.write_superblock(&superblock)?;
+        let time = self.clock.now();
+        let made = || -> Result<Superblock> {
+            let last = self.superblock()?;
+            Ok(Superblock { epoch: last.epoch + 1, previous: last.epoch, time, clean: true, ..last })
+        };
+        let sealed = SealedSuperblock::new(&made()?);
+        Sealed::open_as(self.disk(), &sealed, &made()?)?;
+        let superblock = self.write_superblock(&sealed)?;
+        self.published(sealed, &superblock);
         // What went bad while the store was in use can still be put right from memory, even where every copy did.
-        crate::mend::mend(self.disk(), &label, &superblock)?;
-        self.published(&superblock);
-        Ok(())
+        crate::mend::mend(self.disk(), &self.sealed).map(drop)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::format::{
     label_start, log_blocks,
 };
 use crate::module::{Module, OpenOptions, base, log_area};
+use crate::sealed::Sealed;
 use crate::tree::Trees;
 use holdfast_block::Device;
 use holdfast_integrity::Protection;
@@ -106,7 +107,8 @@ impl Module {
         superblock.set_aside = options.set_aside_blocks;
         let options = OpenOptions::default();
         let base = base(disk, &label, label.blocks, &options, clock.clone());
-        let module = Module::assemble(base, arena, clock, label, trees, superblock);
+        let sealed = Sealed::new(&label, &superblock, base.disk.metadata);
+        let module = Module::assemble(base, arena, clock, sealed, trees)?;
         module.log.lock().set_empty();
         module.prepare(1)?;
         module.publish(1)?;

@@ -2,7 +2,7 @@
 //! who has written there. Of a block that has changed legally since, the device has what it was before.
 
 use crate::disk::Disk;
-use crate::format::BlockPointer;
+use crate::format::{BlockPointer, Fault};
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use holdfast_object::{Difference, Epoch};
 
@@ -50,6 +50,16 @@ pub(crate) fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
             format!("{count} bytes differ, from byte {first} to {last}: expected {good}, as on the device, got {bad}")
         }
     }
+}
+
+/// Whether a block is what it was meant to be.
+///
+/// # Errors
+/// In which bytes it is not.
+pub(crate) fn unless_equal(what: &'static str, meant: &[u8; 4096], got: &[u8; 4096]) -> Result<(), Fault> {
+    Difference::between(meant, got).map_or(Ok(()), |Difference { count, first, last, good, bad }| {
+        Err(Fault::new(what, good, format!("{bad}; {count} bytes differ, from byte {first} to {last}")))
+    })
 }
 
 #[cfg(test)]

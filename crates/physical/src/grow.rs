@@ -30,44 +30,47 @@ impl Module {
         self.claim_first()?;
         let committing = self.committing.lock();
         committing.check_open()?;
-        let old = self.label()?;
+        let old = self.label()?.blocks;
         if blocks > DEVICE_BLOCKS_MAX {
             return Err(Error::Limit { what: "blocks of a store", limit: DEVICE_BLOCKS_MAX, got: blocks });
         }
-        if blocks != 0 && blocks < old.blocks {
-            return Err(Error::Smaller { blocks: old.blocks, wanted: blocks });
+        if blocks != 0 && blocks < old {
+            return Err(Error::Smaller { blocks: old, wanted: blocks });
         }
         let measured = self.disk().enlarge(blocks)?.min(DEVICE_BLOCKS_MAX);
         let blocks = if blocks == 0 { measured } else { blocks };
         // The new labels lie behind the old ones.
-        if blocks < old.blocks + 2 * LABEL_BLOCKS {
-            return Ok(old.blocks);
+        if blocks < old + 2 * LABEL_BLOCKS {
+            return Ok(old);
         }
-        let new = Label { blocks, ..old };
         self.disk().extend(blocks);
+        // Taken anew each time: the device is asked in between.
+        let new =
+            || self.sealed.label_of(self.disk(), old).map(|label| Label { blocks: self.disk().blocks(), ..label });
         self.write_end_labels(&new)?;
+        // It is what labels say from when the first one does.
+        self.set_label(&new()?);
         for number in 0..LABELS - END_LABELS.len() {
-            self.disk().write_blocks([(label_start(number, blocks), &new.encode(number))])?;
+            self.disk().write_blocks([(label_start(number, blocks), &self.label()?.encode(number))])?;
             self.disk().flush()?;
         }
-        self.set_label(&new);
         self.base.alloc.lock().grow(blocks);
-        tracing::info!(from = old.blocks, to = blocks, "the store has grown (in blocks of 4 KiB)");
+        tracing::info!(from = old, to = blocks, "the store has grown (in blocks of 4 KiB)");
         Ok(blocks)
     }
 
     /// Labels and rings at the end of a store of this label, durable on return.
-    fn write_end_labels(&self, label: &Label) -> Result<()> {
+    fn write_end_labels(&self, label: &dyn Fn() -> Result<Label>) -> Result<()> {
+        let blocks = self.disk().blocks();
         // Whatever was there before the device grew.
-        zero(self.disk(), label_start(END_LABELS[0], label.blocks), 2 * LABEL_BLOCKS)?;
+        zero(self.disk(), label_start(END_LABELS[0], blocks), 2 * LABEL_BLOCKS)?;
         for number in END_LABELS {
-            write_unused(self.disk(), label, number)?;
+            write_unused(self.disk(), &label()?, number)?;
         }
         self.disk().flush()?;
-        let newest = self.superblock()?;
         for number in END_LABELS {
-            let (start, ring) =
-                (label_start(number, label.blocks), ring_block(number, slot(newest.epoch), label.blocks));
+            let (label, newest) = (label()?, self.superblock()?);
+            let (start, ring) = (label_start(number, blocks), ring_block(number, slot(newest.epoch), blocks));
             self.disk().write_blocks([(start, &label.encode(number)), (ring, &newest.encode(number))])?;
         }
         self.disk().flush()

@@ -3,12 +3,18 @@
 //! Invariant: afterwards, unless the store is read-only, all four labels are the same, all hold the newest superblock, and
 //! no slot of a ring is damaged. A power cut leaves torn superblocks; were they left, a second attempt at the same epoch
 //! that is cut off too could complete one of the first attempt, whose blocks it has overwritten.
+//!
+//! What is good by itself is not overwritten by what memory says. Each opening refuses two superblocks of one epoch that differ, and two labels
+//! that do in more than the size of the store. So if one is not what an open store knows, either that has gone bad or somebody else has written
+//! to the device, and nothing tells which.
 
+use crate::difference;
 use crate::disk::Disk;
 use crate::format::label::LabelState;
 use crate::format::superblock::{ring_block, slot};
 use crate::format::{LABELS, Label, RING_SLOTS, Superblock};
 use crate::open::{read_labels, read_rings};
+use crate::sealed::Sealed;
 use holdfast_object::Result;
 use std::collections::BTreeSet;
 
@@ -28,15 +34,15 @@ pub(crate) struct Bad {
 /// because the power failed, or of one newer than `newest`: nothing else tells of that.
 ///
 /// # Errors
-/// None for a failed write: that latches the disk.
-pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<u64> {
-    let bad = find(disk, label, newest)?;
+/// As [`find`]. None for a failed write: that latches the disk.
+pub(crate) fn mend(disk: &Disk, known: &Sealed) -> Result<u64> {
+    let bad = find(disk, known)?;
     if bad.is_empty() {
         return Ok(0);
     }
     let unknown: BTreeSet<u64> = bad.iter().filter_map(|bad| bad.unknown_slot).collect();
     for slot in &unknown {
-        let (device, epoch) = (disk.name(), newest.epoch);
+        let (device, epoch) = (disk.name(), known.epoch());
         tracing::error!(
             device,
             slot,
@@ -63,8 +69,27 @@ pub(crate) fn mend(disk: &Disk, label: &Label, newest: &Superblock) -> Result<u6
     Ok(unknown.len() as u64)
 }
 
+/// Looks, where what is looked for goes bad in memory meanwhile.
+const LOOKS_MAX: u32 = 3;
+
 /// What of labels and rings is not as it should be. Nobody writes superblocks meanwhile.
-pub(crate) fn find(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> {
+///
+/// # Errors
+/// [`holdfast_object::Error::Corrupt`]: there is a good one that is not as it is known. Or what is known has gone bad in memory, again and again.
+pub(crate) fn find(disk: &Disk, known: &Sealed) -> Result<Vec<Bad>> {
+    let mut looks = 1;
+    loop {
+        let (label, newest) = known.both(disk)?;
+        let bad = find_by(disk, &label, &newest);
+        match known.check_held(disk, &label, &newest) {
+            Ok(()) => return bad,
+            Err(error) if looks == LOOKS_MAX => return Err(error),
+            Err(_) => looks += 1,
+        }
+    }
+}
+
+fn find_by(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> {
     let mut bad = bad_labels(disk, label)?;
     bad.extend(bad_superblocks(disk, label, newest)?);
     Ok(bad)
@@ -75,7 +100,12 @@ fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {
     for (number, (address, state)) in read_labels(disk.device(), label.blocks)?.into_iter().enumerate() {
         let what = match state {
             LabelState::Valid(found) if found == *label => continue,
-            LabelState::Valid(found) => format!("label {number} has a size of {} blocks", found.blocks),
+            LabelState::Valid(found) => {
+                let same = Label { blocks: found.blocks, ..label.clone() };
+                difference::unless_equal("label", &same.encode(number), &found.encode(number))
+                    .map_err(|fault| fault.at(disk.place(address)))?;
+                format!("label {number} has a size of {} blocks", found.blocks)
+            }
             LabelState::Damaged(fault) => format!("label {number}: {fault}"),
             LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
             LabelState::Foreign => format!("label {number} is not there"),
@@ -99,9 +129,15 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
         };
         let is_unknown = in_slot().all(|(.., state)| state.is_err());
         for (number, _, state) in in_slot() {
+            let address = ring_block(*number, at, label.blocks);
             let what = match state {
+                Ok(Some(found)) if found.epoch == newest.epoch => {
+                    difference::unless_equal("superblock", &newest.encode(*number), &found.encode(*number))
+                        .map_err(|fault| fault.at(disk.place(address)))?;
+                    continue;
+                }
                 Err(fault) => format!("superblock in slot {at} of label {number}: {fault}"),
-                Ok(found) if at == slot(newest.epoch) && found.as_ref() != Some(newest) => {
+                Ok(_) if at == slot(newest.epoch) => {
                     format!("label {number} does not have the superblock of epoch {}", newest.epoch)
                 }
                 Ok(_) => continue,
@@ -110,9 +146,72 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
             let unused = || Superblock::unused(label, *number, at);
             let good = best.map_or_else(unused, |superblock| superblock.encode(*number));
             let unknown_slot = is_unknown.then_some(at);
-            let address = ring_block(*number, at, label.blocks);
             bad.push(Bad { address, good, is_copy: best.is_some(), unknown_slot, what });
         }
     }
     Ok(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::tests::Rig;
+    use crate::format::label_start;
+    use holdfast_block::{Device, MemoryDevice};
+    use holdfast_object::{Error, Fate, ObjectStore, ScrubCursor};
+    use std::io::IoSliceMut;
+
+    fn image(device: &MemoryDevice) -> Vec<u8> {
+        let mut bytes = vec![0; device.blocks() as usize * 4096];
+        device.read(0, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+        bytes
+    }
+
+    type Strike = fn(&mut Label, &mut Superblock);
+
+    #[test]
+    fn what_is_good_is_not_overwritten_by_what_memory_says() {
+        let strikes: [(&str, Strike); 8] = [
+            ("features of the label", |label, _| label.features.incompat ^= 1),
+            ("where the log begins", |label, _| label.log_start += 1),
+            ("when the store was made", |label, _| label.created.secs ^= 1),
+            ("features", |_, superblock| superblock.features.incompat ^= 1),
+            ("set aside", |_, superblock| superblock.set_aside ^= 1),
+            ("clean", |_, superblock| superblock.clean = true),
+            ("free", |_, superblock| superblock.free -= 1),
+            ("root", |_, superblock| superblock.root.project ^= 1),
+        ];
+        for ((what, strike), is_damaged) in strikes.into_iter().flat_map(|strike| [(strike, false), (strike, true)]) {
+            let rig = Rig::new();
+            let disk = rig.module.disk();
+            let (mut label, mut superblock) = rig.module.sealed.both(disk).unwrap();
+            if is_damaged {
+                // There is something to put right, too.
+                let ring = ring_block(1, slot(superblock.epoch), label.blocks);
+                rig.device.alter(0, |bytes| bytes[700] ^= 1).unwrap();
+                rig.device.alter(ring, |bytes| bytes[700] ^= 1).unwrap();
+            }
+            let before = image(&rig.device);
+            strike(&mut label, &mut superblock);
+            let error = mend(disk, &Sealed::new(&label, &superblock, disk.metadata)).unwrap_err();
+            assert!(matches!(&error, Error::Corrupt(found) if found.place.address.is_some()), "{what}: {error}");
+            assert!(image(&rig.device) == before, "{what}: something was written");
+        }
+    }
+
+    /// Somebody else has written to the device: nothing tells that from memory that has gone bad.
+    #[test]
+    fn a_scrub_tells_of_a_good_label_that_is_another_one_and_goes_on() {
+        let rig = Rig::new();
+        let (label, _) = rig.module.sealed.both(rig.module.disk()).unwrap();
+        let other = Label { store: [9; 16], ..label };
+        rig.device.alter(label_start(2, other.blocks), |bytes| *bytes = other.encode(2)).unwrap();
+        let before = image(&rig.device);
+        let mut step = rig.module.scrub_step(&ScrubCursor::Start, 1 << 20).unwrap();
+        assert_eq!((step.counts.unrepaired, step.findings[0].fate), (1, Fate::Unrepaired), "{step:?}");
+        while step.cursor != ScrubCursor::End {
+            step = rig.module.scrub_step(&step.cursor, 1 << 20).unwrap();
+        }
+        assert!(image(&rig.device) == before, "something was written");
+    }
 }

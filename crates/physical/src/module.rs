@@ -141,15 +141,14 @@ impl Module {
         base: Base,
         arena: Arc<Arena>,
         clock: Arc<dyn Clock>,
-        label: Label,
+        sealed: Sealed,
         trees: Trees,
-        superblock: Superblock,
-    ) -> Module {
+    ) -> Result<Module> {
+        let (label, superblock) = sealed.both(&base.disk)?;
         let log = IntentLog::new(log_area(&label));
         let protection = superblock.protection;
-        let sealed = Sealed::new(&label, &superblock, base.disk.metadata);
         let given = Given { store: label.store, device: label.device, protection };
-        Module {
+        Ok(Module {
             base,
             arena,
             clock,
@@ -166,7 +165,7 @@ impl Module {
             protection,
             deletion_slice: DeletionSlice::default(),
             holders: AtomicU64::new(0),
-        }
+        })
     }
 
     /// How many snapshots the domain has; from memory, for whoever asks often.
@@ -191,11 +190,6 @@ impl Module {
     /// The last recovery point.
     pub(crate) fn superblock(&self) -> Result<Superblock> {
         self.sealed.superblock(self.disk())
-    }
-
-    /// The superblock is durable.
-    pub(crate) fn set_superblock(&self, superblock: &Superblock) {
-        self.sealed.publish(superblock);
     }
 
     pub(crate) fn disk(&self) -> &Disk {

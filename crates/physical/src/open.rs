@@ -16,6 +16,7 @@ use crate::guarded::Counted;
 use crate::meta_block::NodeKey;
 use crate::module::{Module, OpenOptions, base, log_area};
 use crate::objects::{BITMAP, SYSTEM_END, system_key, system_kind};
+use crate::sealed::{Sealed, SealedLabel};
 use crate::sealed_record::SealedRecord;
 use crate::tree::Trees;
 use crate::words::CHUNK_WORDS;
@@ -55,11 +56,16 @@ impl Module {
         options: &OpenOptions,
         bitmap: Bitmap,
     ) -> Result<Module> {
-        let label = read_label(&*device)?;
-        let superblocks = read_superblocks(&*device, &label)?;
+        // Opening takes long, and what it reads first is written over bad copies in the end.
+        let known = SealedLabel::new(&read_label(&*device)?);
+        let open_label = || known.open().map_err(|fault| fault.at(device_place(&*device)));
+        let superblocks = read_superblocks(&*device, &open_label()?)?;
+        let label = open_label()?;
+        let seal = |superblock: &Superblock| Sealed::new(&label, superblock, options.metadata);
         let mut failure = None;
-        for superblock in superblocks {
+        for sealed in superblocks.iter().map(seal).collect::<Vec<_>>() {
             let disk = Disk::new(device.clone(), label.blocks);
+            let (label, superblock) = sealed.both(&disk)?;
             // Not even a repair is written before it is known that this is a store to write to.
             let reason = match &failure {
                 _ if options.read_only => Some("opened for reading only".to_string()),
@@ -81,11 +87,13 @@ impl Module {
                         // Which blocks may be freed is not known.
                         base.disk.latch(format!("the list of snapshots cannot be read ({error})"));
                     }
+                    let (label, superblock) = sealed.both(&base.disk)?;
                     load_or_rebuild(&base, &label, &superblock, &mut trees, bitmap)?;
-                    base.alloc.lock().set_limits(superblock.set_aside, options.quota_blocks);
+                    let set_aside = sealed.superblock(&base.disk)?.set_aside;
+                    base.alloc.lock().set_limits(set_aside, options.quota_blocks);
                     trees.tell_kept(&base);
-                    let unknown_slots = crate::mend::mend(&base.disk, &label, &superblock)?;
-                    let mut module = Module::assemble(base, arena, clock, label, trees, superblock);
+                    let unknown_slots = crate::mend::mend(&base.disk, &sealed)?;
+                    let mut module = Module::assemble(base, arena, clock, sealed, trees)?;
                     module.unknown_slots = unknown_slots;
                     module.protection = options.protection.unwrap_or(module.protection);
                     module.deletion_slice = options.deletion_slice;
@@ -355,6 +363,8 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
     if !fits(0, root) {
         return Err(wrong_kind(0, &root.kind));
     }
+    // Before anything is read: the next superblock has what becomes of this one.
+    trees.system.insert(0, SealedRecord::own(root.clone(), base.disk.metadata));
     let mut page = 0;
     while let Some(next) = trees.seek(base, table, root, page, Seek::Data)? {
         if let Some(block) = trees.node(base, table, root, 0, next)? {
@@ -373,7 +383,6 @@ pub(crate) fn load_system(base: &Base, superblock: &Superblock) -> Result<Trees>
         }
         page = next + 1;
     }
-    trees.system.insert(0, SealedRecord::own(root.clone(), base.disk.metadata));
     for id in [0, 1, 2, 16, 17, 18] {
         if !trees.system.contains_key(&id) {
             return Err(wrong_kind(id, &"no record"));

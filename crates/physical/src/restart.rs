@@ -96,7 +96,8 @@ impl Module {
         }
     }
 
-    /// What a store that was opened just now would know, but for what was promised and written ahead since.
+    /// What a store that was opened just now would know, but for what was promised and written ahead since. A bitmap that cannot be read is not
+    /// rebuilt: that is done when a store is opened, and what replays the intent log then makes a recovery point with a new one before anything else.
     fn last_recovery_point(&self) -> Result<Trees> {
         let (label, superblock) = (self.label()?, self.superblock()?);
         let base = &self.base;

@@ -109,9 +109,16 @@ impl Module {
     fn scrub_labels(&self, step: &mut ScrubStep) -> Result<()> {
         // Nobody writes superblocks meanwhile.
         let _committing = self.committing.lock();
-        let (last, label) = (self.superblock()?, self.label()?);
         step.counts.labels += LABELS as u64 * (1 + RING_SLOTS);
-        for bad in mend::find(self.disk(), &label, &last)? {
+        let found = match mend::find(self.disk(), &self.sealed) {
+            // One that is good by itself is not what is known: nothing says which of them is right.
+            Err(Error::Corrupt(corruption)) => {
+                note(step, corruption.place.clone(), corruption.to_string(), Fate::Unrepaired);
+                return Ok(());
+            }
+            found => found?,
+        };
+        for bad in found {
             self.replace(step, self.disk().place(bad.address), bad.what, bad.address, &bad.good);
         }
         Ok(())

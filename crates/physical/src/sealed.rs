@@ -1,10 +1,15 @@
 //! What an open store knows of its device for as long as it is open: the label, and the superblock of the last recovery point.
 //!
-//! Scrubs, closing and growing write both to the device, over copies that are bad, and batches of the intent log name what is in them.
-//! So they are kept in the form that they have on the device, with its checksum, and nothing that was in memory meanwhile is believed
-//! before it is verified. If somebody has written to it, it is read again.
+//! Scrubs, closing and growing write both to the device, over copies that are bad, the next superblock takes over what it does not change,
+//! and batches of the intent log name what is in them. So they are kept in the form that they have on the device, with its checksum, and
+//! nothing that was in memory meanwhile is believed before it is verified. If somebody has written to it, it is read again.
 //!
-//! Invariant: the superblock is that of `epoch`, whose copies on the device are good or will be put right from this one.
+//! Invariants:
+//! - the superblock is that of `epoch`, whose copies on the device are good or will be put right from this one;
+//! - whoever makes bytes with a checksum from what is decoded here has decoded it just before. Who has held it while the device was asked
+//!   compares it with what is sealed once more ([`Sealed::check_held`]), or takes it anew;
+//! - a superblock is sealed as soon as it is made, from two makings that are the same ([`Sealed::open_as`]), and stays in this form until it
+//!   is the last recovery point's.
 
 use crate::difference;
 use crate::disk::Disk;
@@ -48,14 +53,18 @@ impl SealedBlock {
     }
 }
 
-struct SealedLabel(SealedBlock);
+pub(crate) struct SealedLabel(SealedBlock);
 
 impl SealedLabel {
-    fn new(label: &Label) -> SealedLabel {
+    pub(crate) fn new(label: &Label) -> SealedLabel {
         SealedLabel(SealedBlock::new(label.encode(0), LABEL))
     }
 
-    fn open(&self) -> std::result::Result<Label, Fault> {
+    /// The label as it was sealed.
+    ///
+    /// # Errors
+    /// The bytes are others by now.
+    pub(crate) fn open(&self) -> std::result::Result<Label, Fault> {
         self.0.verify("second sum of the label")?;
         match Label::decode(self.0.bytes(), 0, 0) {
             LabelState::Valid(label) => Ok(label),
@@ -183,6 +192,14 @@ impl Sealed {
     /// # Errors
     /// [`Error::Corrupt`] if it has gone bad in memory and cannot be read from the device.
     pub(crate) fn label(&self, disk: &Disk) -> Result<Label> {
+        self.label_of(disk, disk.blocks())
+    }
+
+    /// The same, while labels on the device still say this size.
+    ///
+    /// # Errors
+    /// As [`Sealed::label`].
+    pub(crate) fn label_of(&self, disk: &Disk, blocks: u64) -> Result<Label> {
         if let Some(believed) = &self.believed {
             return Ok(believed.lock().0.clone());
         }
@@ -193,7 +210,7 @@ impl Sealed {
                 Err(fault) => (fault, *label.0.bytes()),
             }
         };
-        let label = read_label(disk.device()).ok().filter(|label| label.blocks == disk.blocks());
+        let label = read_label(disk.device()).ok().filter(|label| label.blocks == blocks);
         let more = label.as_ref().map(|label| format!("; {}", difference::between(&label.encode(0), &was)));
         let error = renewed(disk, fault, &more.unwrap_or_default());
         let label = label.ok_or_else(|| Error::Corrupt(Box::new(error)))?;
@@ -206,6 +223,27 @@ impl Sealed {
         if let Some(believed) = &self.believed {
             believed.lock().0 = label.clone();
         }
+    }
+
+    /// Both, to work with for longer than it takes to make something of them: see [`Sealed::check_held`].
+    ///
+    /// # Errors
+    /// As [`Sealed::label`].
+    pub(crate) fn both(&self, disk: &Disk) -> Result<(Label, Superblock)> {
+        Ok((self.label(disk)?, self.superblock(disk)?))
+    }
+
+    /// Whether what was taken a while ago still is what it was: to be asked when the work is done, before anything is made of it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: somebody has written to it, which is counted and told; or as [`Sealed::label`].
+    pub(crate) fn check_held(&self, disk: &Disk, label: &Label, superblock: &Superblock) -> Result<()> {
+        let (good_label, good) = self.both(disk)?;
+        difference::unless_equal("label that is worked with", &good_label.encode(0), &label.encode(0))
+            .and_then(|()| {
+                difference::unless_equal("superblock that is worked with", &good.encode(0), &superblock.encode(0))
+            })
+            .map_err(|fault| Error::Corrupt(Box::new(scribbled(disk, fault))))
     }
 
     /// The last recovery point's superblock.
@@ -246,10 +284,42 @@ impl Sealed {
         superblock.open(disk).map_err(|fault| disk.give_up(scribbled(disk, fault)))
     }
 
-    /// The superblock is on the device, durable.
-    pub(crate) fn publish(&self, superblock: &Superblock) {
+    /// The same of one that has just been made: `again` is what the same has come to once more.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: they are not the same, so one of them has gone bad before it was sealed.
+    pub(crate) fn open_as(disk: &Disk, superblock: &SealedSuperblock, again: &Superblock) -> Result<Superblock> {
+        let opened = Sealed::open(disk, superblock)?;
+        if disk.metadata.rolls() {
+            difference::unless_equal("superblock that is made", &again.encode(0), superblock.block.bytes())
+                .map_err(|fault| disk.give_up(scribbled(disk, fault)))?;
+        }
+        Ok(opened)
+    }
+
+    /// What it says, if these are its copies, in the order of labels: before they are written, and afterwards.
+    ///
+    /// # Errors
+    /// Somebody has written to it, or to one of them, which is counted and told.
+    pub(crate) fn verify_copies(
+        disk: &Disk,
+        superblock: &SealedSuperblock,
+        copies: &[[u8; 4096]],
+    ) -> std::result::Result<Superblock, Box<Corruption>> {
+        let are_same = |meant: Superblock| {
+            let mut copies = copies.iter().enumerate().filter(|_| disk.metadata.rolls());
+            copies.try_for_each(|(label, copy)| {
+                difference::unless_equal("copy of a superblock", &meant.encode(label), copy)
+            })?;
+            Ok(meant)
+        };
+        superblock.open(disk).and_then(are_same).map_err(|fault| Box::new(scribbled(disk, fault)))
+    }
+
+    /// The superblock is on the device, durable; with what it says.
+    pub(crate) fn publish(&self, sealed: SealedSuperblock, superblock: &Superblock) {
         let mut gist = self.gist.lock();
-        *self.published.lock() = SealedSuperblock::new(superblock);
+        *self.published.lock() = sealed;
         *gist = Gist::new(superblock.store, superblock.epoch);
         if let Some(believed) = &self.believed {
             believed.lock().1 = superblock.clone();
@@ -309,3 +379,6 @@ impl Sealed {
         self.published.lock().epoch ^= 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

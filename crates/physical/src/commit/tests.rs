@@ -14,6 +14,7 @@ use holdfast_object::{
 };
 
 mod held;
+pub(crate) mod meanwhile;
 
 pub(crate) struct Rig {
     pub(crate) device: Arc<MemoryDevice>,
