@@ -1,11 +1,14 @@
 //! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
 
 use crate::counters::Counters;
+use crate::frozen;
 use crate::lab_attributes::FrozenStrikes;
 use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
-use holdfast_object::{Arena, Batch, Clock, DomainId, Epoch, Error, ObjectId, ObjectStore, Op, PageIndex, Result};
+use holdfast_object::{
+    Applied, Arena, Batch, Clock, DomainId, Epoch, Error, ObjectId, ObjectStore, Op, PageIndex, Result,
+};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -43,7 +46,7 @@ impl Cache {
         let mut recovered = Recovered { from: status.epoch, ..Recovered::default() };
         let mut last = status.epoch;
         if status.read_only.is_none() {
-            replay(&*store, &arena, &mut recovered)?;
+            replay(&*store, &arena, &mut recovered, &mut |batch| store.apply(batch))?;
             recovered.batches_torn = store.status().log_batches_torn;
             // Also if nothing was replayed: there may be torn batches, and epochs must go on above theirs.
             last = status.epoch + EPOCHS_SKIPPED;
@@ -105,7 +108,21 @@ fn writes_or_deletes(op: &Op, page: PageIndex) -> bool {
     }
 }
 
-fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered) -> Result<()> {
+/// Of all that a batch says.
+fn sum_of(batch: &Batch) -> Result<(DomainId, Epoch, u64)> {
+    Ok((batch.domain, batch.epoch, frozen::sum_of_batch(&batch.ops)?))
+}
+
+/// Gives the store all that its intent log has, by `apply`.
+///
+/// # Errors
+/// [`Error::GivenUp`]: something of it has gone bad in memory. No recovery point may be made of what the store has got.
+fn replay(
+    store: &dyn ObjectStore,
+    arena: &Arc<Arena>,
+    recovered: &mut Recovered,
+    apply: &mut dyn FnMut(&mut Batch) -> Result<Applied>,
+) -> Result<()> {
     let epoch = recovered.from + EPOCHS_SKIPPED;
     let mut frames = |count: usize| {
         let taken: Vec<_> = std::iter::from_fn(|| arena.allocate()).take(count).collect();
@@ -115,15 +132,20 @@ fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered
         Ok(taken)
     };
     while let Some(found) = store.log_next(&mut frames)? {
+        let mut batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
+        let before = sum_of(&batch)?;
         recovered.batches += 1;
-        recovered.ops += found.batch.ops.len() as u64;
-        for op in &found.batch.ops {
+        recovered.ops += batch.ops.len() as u64;
+        for op in &batch.ops {
             // What a later batch has anew is not missed.
             recovered.lost.retain(|(id, page)| *id != op.target() || !writes_or_deletes(op, *page));
         }
         recovered.lost.extend(found.lost);
-        let batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
-        let applied = store.apply(&batch)?;
+        let applied = apply(&mut batch)?;
+        if sum_of(&batch)? != before {
+            // The next recovery point would make the log obsolete, which still has what it was.
+            return Err(store.give_up(frozen::corruption(None, "operations of the intent log that are replayed")));
+        }
         for (id, index) in applied.rejected {
             // An object under a tree block that cannot be read; the others are replayed all the same.
             recovered.lost.push((id, index));
@@ -131,4 +153,70 @@ fn replay(store: &dyn ObjectStore, arena: &Arc<Arena>, recovered: &mut Recovered
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_block::MemoryDevice;
+    use holdfast_object::{Attributes, Class, Kind, LogBatch, ManualClock, Timestamp};
+    use holdfast_physical::{CreateOptions, Module, OpenOptions};
+
+    /// A store with a batch in its log.
+    fn logged() -> (Arc<MemoryDevice>, Arc<Arena>) {
+        let (device, arena) = (Arc::new(MemoryDevice::new(4096)), Arena::new(64, 0).unwrap());
+        let options = CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210");
+        Module::create(device.clone(), arena.clone(), clock(), &options).unwrap();
+        let module = open(&device, &arena);
+        let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
+        let create = |id| Op::Create { id: ObjectId(id), attributes: Attributes { nlink: 1, ..attributes.clone() } };
+        let ops = vec![create(2), create(3), Op::Truncate { id: ObjectId(3), size: 7 * 4096 }];
+        let batch = LogBatch { domain: DomainId::MAIN, epoch: module.epoch() + 1, ops };
+        module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+        assert!(module.log_append(&batch).unwrap());
+        (device, arena)
+    }
+
+    fn clock() -> Arc<dyn Clock> {
+        Arc::new(ManualClock::new(0, 1))
+    }
+
+    fn open(device: &Arc<MemoryDevice>, arena: &Arc<Arena>) -> Module {
+        Module::open(device.clone(), arena.clone(), clock(), &OpenOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn no_recovery_point_is_made_of_a_batch_that_goes_bad_while_it_is_replayed() {
+        type Strike = fn(&mut Batch);
+        let strikes: [(&str, Strike); 5] = [
+            ("nothing", |_| ()),
+            ("size", |batch| batch.ops[2] = Op::Truncate { id: ObjectId(3), size: 4096 }),
+            ("object", |batch| batch.ops[2] = Op::Truncate { id: ObjectId(2), size: 7 * 4096 }),
+            ("epoch", |batch| batch.epoch += 1),
+            ("an operation less", |batch| drop(batch.ops.pop())),
+        ];
+        let (device, arena) = logged();
+        for ((what, strike), is_before) in strikes.into_iter().flat_map(|strike| [(strike, true), (strike, false)]) {
+            let module = open(&device, &arena);
+            let from = module.epoch();
+            let mut recovered = Recovered { from, ..Recovered::default() };
+            let outcome = replay(&module, &arena, &mut recovered, &mut |batch| {
+                if is_before {
+                    strike(batch);
+                }
+                let applied = module.apply(batch);
+                strike(batch);
+                applied
+            });
+            let next = module.prepare(from + EPOCHS_SKIPPED);
+            if what == "nothing" {
+                outcome.and(next).unwrap();
+                assert_eq!((recovered.batches, recovered.ops), (1, 3));
+            } else {
+                assert!(matches!(outcome, Err(Error::GivenUp(_))), "{what}: {outcome:?}");
+                assert!(matches!(next, Err(Error::GivenUp(_))), "{what}: {next:?}");
+                assert_eq!(module.status().counters.scribbles, 1, "{what}");
+            }
+        }
+    }
 }

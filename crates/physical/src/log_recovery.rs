@@ -14,20 +14,24 @@
 //! A seal is a batch like others, and nothing is in it: one that is gone is known by what comes behind it, and not missed
 //! otherwise.
 //!
+//! What was verified is not believed in memory while the device is asked: a batch that was found is compared with its bytes before it is judged
+//! and afterwards, and one that waits to be replayed does so in the form that batches have, with sums. One that has gone bad gives the opening up.
+//!
 //! The offline check comes to the same verdicts, see `log_check`.
 
 use crate::block_pool::PooledBlock;
 use crate::disk::{Block, Disk};
 use crate::format::log::{HEADER_BYTES, LogHeader, SectorSums, decode_sums};
-use crate::format::ops::decode_ops;
+use crate::format::ops::{decode_ops, encode_op};
 use crate::format::{Fault, Superblock, split_address};
 use crate::guarded::Doubled;
 use crate::intent_log::IntentLog;
 use crate::log_pages::{Copy, Gone, PageBytes, find_page};
+use crate::meta_block::Scribble;
 use crate::module::Module;
 use holdfast_block::AlignedBuf;
 use holdfast_integrity::Checksum;
-use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use holdfast_integrity::{FlipsMax, correct_flips, crc32c, crc64};
 use holdfast_object::{
     DomainId, Epoch, Error, FrameMut, LogBatch, ObjectId, Op, PageIndex, PinnedPage, Placement, RecoveredBatch, Result,
     Side,
@@ -46,13 +50,63 @@ pub(crate) struct Recovered {
     queue: VecDeque<Replay>,
 }
 
+/// Of two polynomials: what keeps the one changes the other.
+fn sums_of(form: &[u8]) -> (u64, u32) {
+    (crc64(form), crc32c(form))
+}
+
+fn verify_sums(form: &[u8], sums: (u64, u32)) -> std::result::Result<(), Scribble> {
+    let got = sums_of(form);
+    Scribble::unless_equal("checksum of a batch of the intent log", sums.0, got.0)?;
+    Scribble::unless_equal("second sum of a batch of the intent log", sums.1.into(), got.1.into())
+}
+
 /// A batch to replay.
 struct Replay {
-    batch: LogBatch,
+    epoch: Epoch,
+    domain: DomainId,
+    /// The operations, encoded.
+    entries: Vec<u8>,
     /// For each page of the batch's `Write`s, in order, where it is.
     pages: Vec<PageBytes>,
     /// Pages that have become lost.
     lost: Vec<(ObjectId, PageIndex)>,
+    /// Of [`Replay::form`], from when the batch was judged.
+    sums: (u64, u32),
+}
+
+impl Replay {
+    fn new(header: &LogHeader, ops: &[Op], pages: Vec<PageBytes>, lost: Vec<(ObjectId, PageIndex)>) -> Replay {
+        let mut entries = Vec::new();
+        ops.iter().for_each(|op| encode_op(&mut entries, op, false));
+        let (epoch, domain) = (header.epoch, DomainId(header.domain));
+        let replay = Replay { epoch, domain, entries, pages, lost, sums: (0, 0) };
+        Replay { sums: sums_of(&replay.form()), ..replay }
+    }
+
+    /// All that it says, but for the bytes of pages: operations have their checksums.
+    fn form(&self) -> Vec<u8> {
+        let Replay { epoch, domain, entries, pages, lost, sums: _ } = self;
+        let pages = pages.iter().flat_map(|page| match page {
+            PageBytes::At(block) => [0, *block],
+            PageBytes::Corrected(block, _) => [1, *block],
+        });
+        let lost = lost.iter().flat_map(|(id, index)| [id.0, *index]);
+        let numbers = [*epoch, domain.0.into()].into_iter().chain(pages).chain(lost);
+        numbers.flat_map(u64::to_le_bytes).chain(entries.iter().copied()).collect()
+    }
+
+    /// As it was judged.
+    ///
+    /// # Errors
+    /// Somebody has written to it who must not.
+    fn open(&self) -> std::result::Result<LogBatch, Scribble> {
+        verify_sums(&self.form(), self.sums)?;
+        let Replay { epoch, domain, entries, .. } = self;
+        let decoded = decode_ops(entries).map(|(ops, _)| ops);
+        Scribble::unless_equal("operations of a batch that was read", 1, decoded.is_ok().into())?;
+        Ok(LogBatch { epoch: *epoch, domain: *domain, ops: decoded.unwrap_or_default() })
+    }
 }
 
 /// A batch found, its entries good.
@@ -69,13 +123,42 @@ pub(crate) struct Found {
     old: Option<Vec<SectorSums>>,
     /// Both heads are whole.
     has_both_heads: bool,
+    /// Of [`Found::form`], from when it was decoded.
+    sums: (u64, u32),
 }
 
 impl Found {
     /// A seal that is gone.
     fn seal(header: LogHeader) -> Found {
-        let (ops, twice, body, new) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Found { header, ops, twice, body, new, old: None, has_both_heads: false }
+        Found::of(&header, (Vec::new(), Vec::new()), &[], (Vec::new(), None))
+    }
+
+    fn of(
+        header: &LogHeader,
+        (ops, twice): (Vec<Op>, Vec<bool>),
+        body: &[u8],
+        (new, old): (Vec<SectorSums>, Option<Vec<SectorSums>>),
+    ) -> Found {
+        let (header, body) = (*header, body.to_vec());
+        let found = Found { header, ops, twice, body, new, old, has_both_heads: false, sums: (0, 0) };
+        Found { sums: sums_of(&found.form()), ..found }
+    }
+
+    /// What all of it follows from.
+    fn form(&self) -> Vec<u8> {
+        [&self.header.encode(false)[..], &self.body].concat()
+    }
+
+    /// Whether it still is what it was when it was decoded.
+    ///
+    /// # Errors
+    /// Somebody has written to it who must not.
+    fn verify(&self) -> std::result::Result<(), Scribble> {
+        verify_sums(&self.form(), self.sums)?;
+        let is_same = decode(&self.header, &self.body).is_ok_and(|again| {
+            (again.ops == self.ops && again.twice == self.twice) && (again.new == self.new && again.old == self.old)
+        });
+        Scribble::unless_equal("operations of a batch that was read", 1, is_same.into())
     }
 }
 
@@ -100,6 +183,8 @@ pub(crate) struct Verdict {
 
 /// A page without a good copy.
 pub(crate) struct GonePage {
+    /// The number of its operation, and its own in that.
+    of: (usize, usize),
     pub(crate) object: ObjectId,
     pub(crate) index: PageIndex,
     /// Where its first copy should be.
@@ -291,39 +376,64 @@ impl<'a> HalfBytes<'a> {
         is_acknowledged: bool,
         claim: &mut dyn FnMut(ObjectId, PageIndex, &Placement) -> std::result::Result<(), Gone>,
     ) -> Verdict {
-        let (mut ops, mut pages, mut gone) = (Vec::with_capacity(found.ops.len()), Vec::new(), Vec::new());
+        let (mut pages, mut gone) = (Vec::new(), Vec::new());
         let mut is_torn = false;
         let mut in_log = self.pages(found).into_iter();
-        for mut op in found.ops.iter().cloned() {
+        for (number, op) in found.ops.iter().enumerate() {
             let object = op.target();
-            let before = gone.len();
-            let mut note = |index: PageIndex, address: u64, why: Gone| {
-                gone.push(GonePage { object, index, address });
+            let mut note = |nth: usize, index: PageIndex, address: u64, why: Gone| {
+                gone.push(GonePage { of: (number, nth), object, index, address });
                 is_torn |= why == Gone::Torn;
             };
-            match &mut op {
-                Op::Write { fragments, .. } => fragments.retain(|fragment| {
-                    let Some(page) = in_log.next() else { return false };
-                    let outcome = find_page(&page.copies, page.checksum, page.new);
-                    let address = page.copies.first().map_or(found.header.start, |copy| copy.address);
-                    outcome.map(|bytes| pages.push(bytes)).map_err(|why| note(fragment.index, address, why)).is_ok()
-                }),
-                Op::Adopt { pages, .. } => pages.retain(|(index, placement)| {
-                    let outcome = claim(object, *index, placement);
-                    outcome.map_err(|why| note(*index, placement.address, why)).is_ok()
-                }),
+            match op {
+                Op::Write { fragments, .. } => {
+                    for (nth, (fragment, page)) in fragments.iter().zip(in_log.by_ref()).enumerate() {
+                        let address = page.copies.first().map_or(found.header.start, |copy| copy.address);
+                        match find_page(&page.copies, page.checksum, page.new) {
+                            Ok(bytes) => pages.push(bytes),
+                            Err(why) => note(nth, fragment.index, address, why),
+                        }
+                    }
+                }
+                Op::Adopt { pages, .. } => {
+                    for (nth, (index, placement)) in pages.iter().enumerate() {
+                        if let Err(why) = claim(object, *index, placement) {
+                            note(nth, *index, placement.address, why);
+                        }
+                    }
+                }
                 _ => {}
-            }
-            ops.push(op);
-            if gone.len() > before {
-                let pages = gone[before..].iter().map(|page| page.index).collect();
-                ops.push(Op::Lose { id: object, pages, side: Side::Device });
             }
         }
         // With one head only, or a page that was not written, the cut may have come before the flush was over.
         let is_left_out = !gone.is_empty() && !is_acknowledged && (is_torn || !found.has_both_heads);
-        Verdict { ops, pages, gone, is_left_out }
+        Verdict { ops: without(&found.ops, &gone), pages, gone, is_left_out }
     }
+}
+
+/// Operations without the pages that are gone, in their order, which become lost by others.
+fn without(ops: &[Op], gone: &[GonePage]) -> Vec<Op> {
+    let mut rest = gone.iter().peekable();
+    let mut kept = Vec::with_capacity(ops.len());
+    for (number, mut op) in ops.iter().cloned().enumerate() {
+        let (id, mut nth, mut pages) = (op.target(), 0, Vec::new());
+        let mut is_there = |index: PageIndex| {
+            let is_gone = rest.next_if(|page| page.of == (number, nth)).is_some();
+            nth += 1;
+            pages.extend(is_gone.then_some(index));
+            !is_gone
+        };
+        match &mut op {
+            Op::Write { fragments, .. } => fragments.retain(|fragment| is_there(fragment.index)),
+            Op::Adopt { pages, .. } => pages.retain(|(index, _)| is_there(*index)),
+            _ => {}
+        }
+        kept.push(op);
+        if !pages.is_empty() {
+            kept.push(Op::Lose { id, pages, side: Side::Device });
+        }
+    }
+    kept
 }
 
 /// Which batches count.
@@ -350,8 +460,7 @@ fn decode(header: &LogHeader, body: &[u8]) -> std::result::Result<Found, Fault> 
         return Err(Fault::new("blocks of pages", header.page_blocks, blocks));
     }
     let pages = writes(&ops).map(Vec::len).sum();
-    let (new, old) = decode_sums(sums, pages, blocks as usize)?;
-    Ok(Found { header: *header, ops, twice, body: body.to_vec(), new, old, has_both_heads: false })
+    Ok(Found::of(header, (ops, twice), body, decode_sums(sums, pages, blocks as usize)?))
 }
 
 pub(crate) fn writes(ops: &[Op]) -> impl Iterator<Item = &Vec<holdfast_object::Fragment>> + Clone {
@@ -459,7 +568,7 @@ impl Module {
             let count = batches.len() as u32;
             for (sequence, found) in (0..count).zip(batches) {
                 let is_acknowledged = survey.is_acknowledged(*epoch, sequence, count);
-                recovered.queue.extend(self.replay(half, found, is_acknowledged));
+                recovered.queue.extend(self.replay(half, found, is_acknowledged)?);
             }
         }
         for torn in &survey.torn {
@@ -485,25 +594,30 @@ impl Module {
     }
 
     /// Looks for a batch's pages; `None` if it was torn, or is a seal.
-    fn replay(&self, half: &HalfBytes<'_>, found: &Found, is_acknowledged: bool) -> Option<Replay> {
-        let (epoch, domain) = (found.header.epoch, DomainId(found.header.domain));
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: it has gone bad in memory since it was read.
+    fn replay(&self, half: &HalfBytes<'_>, found: &Found, is_acknowledged: bool) -> Result<Option<Replay>> {
+        let verify = || found.verify().map_err(|scribble| self.base.give_up_sums(scribble));
+        verify()?;
+        let epoch = found.header.epoch;
         let verdict = half.judge(found, is_acknowledged, &mut |_, _, placement| self.claim(epoch, placement));
+        // The device was asked in between.
+        verify()?;
         let Verdict { ops, pages, gone, is_left_out } = verdict;
+        let lost = gone.iter().map(|page| (page.object, page.index)).collect();
+        let replay = Replay::new(&found.header, &ops, pages, lost);
         if is_left_out {
             self.report_torn(epoch, found.header.sequence, found.header.start);
-            return None;
+            return Ok(None);
         }
         self.report_lost(&found.header, &gone);
-        for page in &pages {
+        for page in &replay.pages {
             if let PageBytes::Corrected(block, bytes) = page {
                 self.disk().repair(*block, &bytes.0, &self.disk().place(*block));
             }
         }
-        if found.header.is_empty() {
-            return None;
-        }
-        let lost = gone.into_iter().map(|page| (page.object, page.index)).collect();
-        Some(Replay { batch: LogBatch { epoch, domain, ops }, pages, lost })
+        Ok(Some(replay).filter(|_| !found.header.is_empty()))
     }
 
     fn report_torn(&self, epoch: Epoch, sequence: u32, start: u64) {
@@ -545,6 +659,9 @@ impl Module {
     }
 
     /// See [`holdfast_object::ObjectStore::log_next`].
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: the next batch has gone bad in memory, and nothing of it may become a recovery point.
     pub(crate) fn next_from_log(
         &self,
         frames: &mut dyn FnMut(usize) -> Result<Vec<FrameMut>>,
@@ -558,41 +675,49 @@ impl Module {
         if given.len() != count {
             return Err(Error::Protocol(format!("{} page frames given, {count} asked for", given.len())));
         }
-        let mut batch = next.batch.clone();
+        let open = || next.open().map_err(|scribble| self.base.give_up_sums(scribble));
+        let first = open()?;
+        let checksums = writes(&first.ops).flatten().map(|fragment| fragment.page.checksum);
         let mut pins: Vec<PinnedPage> = Vec::with_capacity(count);
-        let mut rest = given.drain(..).zip(&next.pages);
+        for ((mut frame, page), checksum) in given.drain(..).zip(&next.pages).zip(checksums) {
+            let got = match page {
+                PageBytes::At(block) => {
+                    self.disk().read_block(*block, &mut frame)?;
+                    let got = crc64(&frame[..]);
+                    if got != checksum {
+                        // If what says where it is has gone bad, nothing is wrong with the device.
+                        open()?;
+                        let (place, expected) = (self.disk().place(*block), format!("{checksum:#x}"));
+                        return Err(Error::corrupt(place, "page in the intent log", expected, format!("{got:#x}")));
+                    }
+                    got
+                }
+                PageBytes::Corrected(_, bytes) => {
+                    frame.copy_from_slice(&bytes.0);
+                    crc64(&frame[..])
+                }
+            };
+            Scribble::unless_equal("checksum of a page that was put right", checksum, got)
+                .map_err(|scribble| self.base.give_up_sums(scribble))?;
+            pins.push(frame.publish(Checksum::crc64(checksum)));
+        }
+        // Once more: the device was asked in between.
+        let mut batch = open()?;
+        let mut pinned = pins.iter().map(PinnedPage::page);
         for op in &mut batch.ops {
             let Op::Write { fragments, .. } = op else { continue };
             for fragment in fragments {
-                let Some((mut frame, page)) = rest.next() else { break };
-                let block = match page {
-                    PageBytes::At(block) => {
-                        self.disk().read_block(*block, &mut frame)?;
-                        *block
-                    }
-                    PageBytes::Corrected(block, bytes) => {
-                        frame.copy_from_slice(&bytes.0);
-                        *block
-                    }
-                };
-                let got = crc64(&frame[..]);
-                if got != fragment.page.checksum {
-                    let expected = format!("{:#x}", fragment.page.checksum);
-                    return Err(Error::corrupt(
-                        self.disk().place(block),
-                        "page in the intent log",
-                        expected,
-                        format!("{got:#x}"),
-                    ));
-                }
-                let pin = frame.publish(Checksum::crc64(fragment.page.checksum));
-                fragment.page = pin.page();
-                pins.push(pin);
+                let Some(page) = pinned.next() else { break };
+                Scribble::unless_equal("checksum of a page that was read", fragment.page.checksum, page.checksum)
+                    .map_err(|scribble| self.base.give_up_sums(scribble))?;
+                fragment.page = page;
             }
         }
-        drop(rest);
         let lost = next.lost.clone();
         recovered.queue.pop_front();
         Ok(Some(RecoveredBatch { batch, pins, lost }))
     }
 }
+
+#[cfg(test)]
+mod tests;
