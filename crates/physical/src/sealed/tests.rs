@@ -9,7 +9,7 @@ use crate::format::superblock::{ring_block, slot};
 use crate::module::Module;
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::Protection;
-use holdfast_object::{Attributes, Batch, Class, DomainId, Kind, ObjectId, ObjectStore, Op, Timestamp};
+use holdfast_object::{Attributes, Batch, Class, DomainId, Kind, ObjectId, ObjectStore, Op, ScrubCursor, Timestamp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,6 +106,26 @@ fn what_is_worked_with_is_compared_when_the_work_is_done() {
     assert!(error.to_string().contains("label that is worked with in memory"), "{error}");
     assert_eq!(scribbles(&rig.module), STRIKES.len() as u64 + 1);
     assert!(disk.check_sound().is_ok(), "nothing was made of it");
+}
+
+/// While all labels and rings are read.
+#[test]
+fn what_a_scrub_works_with_is_looked_at_before_anything_is_put_right() {
+    let rig = Rig::new();
+    let (device, module) = Meanwhile::open(&rig);
+    let before = known(&device.inner);
+    let of = module.clone();
+    let mut is_struck = false;
+    device.set(move |request, _, _| {
+        if request == Request::Read && !std::mem::replace(&mut is_struck, true) {
+            of.sealed.scribble(true, INCOMPAT[0], 0x10);
+            of.sealed.scribble(false, INCOMPAT[1], 0x10);
+        }
+    });
+    let step = module.scrub_step(&ScrubCursor::Start, 1).unwrap();
+    device.unset();
+    assert_eq!((scribbles(&module), step.counts.repaired, step.counts.unrepaired), (2, 0, 0));
+    assert_eq!(known(&device.inner), before);
 }
 
 /// A copy, before the device has it or afterwards; or what they were made from.
