@@ -250,7 +250,7 @@ const EQUATIONS: [Equation; 21] = [
                 Some(KeptStart::Known(kept)) => kept,
             };
             // Not below 0 either: the code stops there, and says so.
-            let counted = start.wrapping_add(kept).wrapping_add(kept_uncounted);
+            let counted = start.wrapping_add(kept).wrapping_add(kept_uncounted).cast_signed().max(0).cast_unsigned();
             (Digest::of_count(facts.next.metadata_kept), Digest::of_count(counted.min(facts.next.metadata)))
         },
     },

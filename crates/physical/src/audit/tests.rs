@@ -22,6 +22,8 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
 use sums::{add, id_digest};
 
+mod kept;
+
 const OBJECT: ObjectKey = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
 const LEAF: NodeKey = NodeKey { domain: 1, object: 2, level: 1, index: 0 };
 /// A slot of the leaf in which there is nothing.
