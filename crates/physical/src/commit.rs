@@ -304,8 +304,11 @@ impl Module {
         Sealed::open_as(self.disk(), &sealed, &made()?)?;
         let superblock = self.write_superblock(&sealed)?;
         self.published(sealed, &superblock);
-        // What went bad while the store was in use can still be put right from memory, even where every copy did.
-        crate::mend::mend(self.disk(), &self.sealed).map(drop)
+        // What went bad while the store was in use can still be put right from memory, even where every copy did. It is closed in order without.
+        if let Err(error) = crate::mend::mend(self.disk(), &self.sealed) {
+            tracing::error!(%error, "a copy of label or superblock stays as it is");
+        }
+        Ok(())
     }
 }
 

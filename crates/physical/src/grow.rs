@@ -48,11 +48,15 @@ impl Module {
         let new =
             || self.sealed.label_of(self.disk(), old).map(|label| Label { blocks: self.disk().blocks(), ..label });
         self.write_end_labels(&new)?;
-        // It is what labels say from when the first one does.
-        self.set_label(&new()?);
         for number in 0..LABELS - END_LABELS.len() {
-            self.disk().write_blocks([(label_start(number, blocks), &self.label()?.encode(number))])?;
+            let label = if number == 0 { new()? } else { self.label()? };
+            self.disk().write_blocks([(label_start(number, blocks), &label.encode(number))])?;
             self.disk().flush()?;
+            if number == 0 {
+                // It is what labels say from when the first one does, and is read there if need be.
+                let label = self.sealed.label_of(self.disk(), blocks)?;
+                self.set_label(&Label { blocks, ..label });
+            }
         }
         self.base.alloc.lock().grow(blocks);
         tracing::info!(from = old, to = blocks, "the store has grown (in blocks of 4 KiB)");

@@ -4,9 +4,9 @@
 //! no slot of a ring is damaged. A power cut leaves torn superblocks; were they left, a second attempt at the same epoch
 //! that is cut off too could complete one of the first attempt, whose blocks it has overwritten.
 //!
-//! What is good by itself is not overwritten by what memory says. Each opening refuses two superblocks of one epoch that differ, and two labels
-//! that do in more than the size of the store. So if one is not what an open store knows, either that has gone bad or somebody else has written
-//! to the device, and nothing tells which.
+//! What is good by itself is overwritten by what memory says only if another copy on the device says the same. Each opening refuses two superblocks
+//! of one epoch that differ, and two labels that do in more than the size of the store. So if one is not what an open store knows, either that has
+//! gone bad or somebody else has written to the device, and the other copies tell which.
 
 use crate::difference;
 use crate::disk::Disk;
@@ -97,14 +97,18 @@ fn find_by(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Vec<Bad>> 
 
 fn bad_labels(disk: &Disk, label: &Label) -> Result<Vec<Bad>> {
     let mut bad = Vec::new();
-    for (number, (address, state)) in read_labels(disk.device(), label.blocks)?.into_iter().enumerate() {
+    let labels = read_labels(disk.device(), label.blocks)?;
+    let is_told = labels.iter().any(|(_, state)| matches!(state, LabelState::Valid(found) if found == label));
+    for (number, (address, state)) in labels.into_iter().enumerate() {
         let what = match state {
             LabelState::Valid(found) if found == *label => continue,
             LabelState::Valid(found) => {
                 let same = Label { blocks: found.blocks, ..label.clone() };
-                difference::unless_equal("label", &same.encode(number), &found.encode(number))
-                    .map_err(|fault| fault.at(disk.place(address)))?;
-                format!("label {number} has a size of {} blocks", found.blocks)
+                match difference::unless_equal("label", &same.encode(number), &found.encode(number)) {
+                    Ok(()) => format!("label {number} has a size of {} blocks", found.blocks),
+                    Err(fault) if is_told => format!("label {number} is another one: {fault}"),
+                    Err(fault) => return Err(fault.at(disk.place(address))),
+                }
             }
             LabelState::Damaged(fault) => format!("label {number}: {fault}"),
             LabelState::OtherVersion(version) => format!("label {number}: format version {version}"),
@@ -128,13 +132,16 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
             false => valid.max_by_key(|superblock| superblock.epoch),
         };
         let is_unknown = in_slot().all(|(.., state)| state.is_err());
+        let is_told = in_slot().any(|(.., state)| matches!(state, Ok(Some(found)) if found == newest));
         for (number, _, state) in in_slot() {
             let address = ring_block(*number, at, label.blocks);
             let what = match state {
                 Ok(Some(found)) if found.epoch == newest.epoch => {
-                    difference::unless_equal("superblock", &newest.encode(*number), &found.encode(*number))
-                        .map_err(|fault| fault.at(disk.place(address)))?;
-                    continue;
+                    match difference::unless_equal("superblock", &newest.encode(*number), &found.encode(*number)) {
+                        Ok(()) => continue,
+                        Err(fault) if is_told => format!("superblock in slot {at} of label {number}: {fault}"),
+                        Err(fault) => return Err(fault.at(disk.place(address))),
+                    }
                 }
                 Err(fault) => format!("superblock in slot {at} of label {number}: {fault}"),
                 Ok(_) if at == slot(newest.epoch) => {
@@ -199,13 +206,31 @@ mod tests {
         }
     }
 
-    /// Somebody else has written to the device: nothing tells that from memory that has gone bad.
+    /// Somebody else has written to one of the places.
     #[test]
-    fn a_scrub_tells_of_a_good_label_that_is_another_one_and_goes_on() {
+    fn what_is_good_is_overwritten_if_the_other_copies_say_so() {
+        let rig = Rig::new();
+        let disk = rig.module.disk();
+        let (label, superblock) = rig.module.sealed.both(disk).unwrap();
+        let before = image(&rig.device);
+        let other = Label { store: [9; 16], ..label };
+        rig.device.alter(label_start(2, other.blocks), |bytes| *bytes = other.encode(2)).unwrap();
+        let ring = ring_block(1, slot(superblock.epoch), other.blocks);
+        let of_other = Superblock { set_aside: superblock.set_aside ^ 1, ..superblock };
+        rig.device.alter(ring, |bytes| *bytes = of_other.encode(1)).unwrap();
+        mend(disk, &rig.module.sealed).unwrap();
+        assert!(image(&rig.device) == before, "it is as it was");
+    }
+
+    /// To all of them: nothing tells that from memory that has gone bad.
+    #[test]
+    fn a_scrub_tells_of_good_labels_that_are_others_and_goes_on() {
         let rig = Rig::new();
         let (label, _) = rig.module.sealed.both(rig.module.disk()).unwrap();
         let other = Label { store: [9; 16], ..label };
-        rig.device.alter(label_start(2, other.blocks), |bytes| *bytes = other.encode(2)).unwrap();
+        for number in 0..LABELS {
+            rig.device.alter(label_start(number, other.blocks), |bytes| *bytes = other.encode(number)).unwrap();
+        }
         let before = image(&rig.device);
         let mut step = rig.module.scrub_step(&ScrubCursor::Start, 1 << 20).unwrap();
         assert_eq!((step.counts.unrepaired, step.findings[0].fate), (1, Fate::Unrepaired), "{step:?}");
