@@ -7,6 +7,7 @@ use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
 use crate::state::{FrozenEpoch, FrozenObject, State};
+use crate::unlogged::Unlogged;
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Result, Seek, Side,
@@ -358,6 +359,7 @@ impl State {
     /// The frozen epoch is a recovery point: what has not changed since is clean.
     fn published(&mut self, frozen: FrozenEpoch, written: &Written) -> Result<()> {
         let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
+        let (mut struck, mut renewed) = (0, Vec::new());
         for mut past in frozen.objects {
             let id = past.id;
             self.heal(id)?;
@@ -392,7 +394,14 @@ impl State {
                 }
             }
             object.overlay.published(frozen.epoch);
+            // What went bad and was not to outlast the epoch is not told from what was: no sync may come upon it.
+            let before = object.structural.len();
+            object.structural.retain(Unlogged::is_good);
+            struck += before - object.structural.len();
             object.structural.retain(|change| change.outlasts_epoch(frozen.sequence));
+            if object.renew_unlogged() {
+                renewed.push(id);
+            }
             if object.created == Some(frozen.epoch) {
                 object.created = None;
                 object.create_unlogged = false;
@@ -425,6 +434,8 @@ impl State {
         if self.spoilt <= frozen.sequence {
             self.spoilt = 0;
         }
+        self.spoil(struck);
+        renewed.into_iter().for_each(|id| self.note_members(Some(id), "pages to be logged"));
         self.log.release(frozen.log_end);
         self.freezing = None;
         self.writing = None;

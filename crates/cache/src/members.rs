@@ -34,7 +34,7 @@ pub(crate) struct Members<T> {
     sum: u64,
 }
 
-/// Each number has one of its own, and none is 0. Not linear, so that changes of two members do not cancel out.
+/// Each number has one of its own, and none that an object or a page has is 0. Not linear, so that changes of two members do not cancel out.
 fn mixed(member: impl Member) -> u64 {
     let product = (member.number() ^ 0x243f_6a88_85a3_08d3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (product ^ product >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)

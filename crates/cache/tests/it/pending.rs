@@ -87,6 +87,30 @@ fn a_deletion_that_goes_bad_deletes_nothing_else() {
     }
 }
 
+/// A recovery point comes first: nothing of it is left that syncs would go on about.
+#[test]
+fn what_goes_bad_before_a_recovery_point_is_not_left_behind() {
+    for is_page in [false, true] {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.write(id, 0, &old()[..7]).unwrap();
+        rig.submit(vec![Op::Truncate { id, size: 3 * PAGE }]).unwrap();
+        let part = if is_page { PendingPart::Logged(id, 0) } else { PendingPart::Operation(id) };
+        assert!(rig.cache.strike_pending(part, 4));
+        rig.cache.sync_all().unwrap();
+        assert_eq!(rig.cache.status().operations_renewed, 1, "{part:?}: told");
+        rig.cache.check();
+        rig.write(id, 0, &old()[..7]).unwrap();
+        rig.cache.sync_all().unwrap();
+        let before = rig.cache.store_status().epoch;
+        rig.write(id, 0, &old()[..7]).unwrap();
+        rig.cache.sync(id, Durability::All).unwrap();
+        assert_eq!(rig.cache.store_status().epoch, before, "{part:?}: logged again");
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap()[..], old()[..3 * PAGE_SIZE], "{part:?}");
+    }
+}
+
 /// Extended attributes go with their file: into the log with it, and with the names when it is deleted, too.
 #[test]
 fn a_deletion_of_extended_attributes_that_goes_bad_deletes_nothing_else() {

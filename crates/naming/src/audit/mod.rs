@@ -513,7 +513,7 @@ impl<'a> Audit<'a> {
 
 /// An object that loses its last name and stays is another than the same that is deleted.
 fn kept_number(id: ObjectId) -> u64 {
-    id.0 | 1 << 63
+    mixed([id.0, 0, 1])
 }
 
 /// One of these objects, to which it is added if it is not there yet.

@@ -207,7 +207,7 @@ impl Namespace {
         if self.options.unaudited { staged } else { staged.audited(&self.audits) }
     }
 
-    /// How many transactions did not fit together and were refused: logic bugs.
+    /// How often a transaction did not fit together and was not done, each attempt of a request by itself: logic bugs, or memory that went bad.
     pub fn audit_failures(&self) -> u64 {
         self.audits.failures()
     }
