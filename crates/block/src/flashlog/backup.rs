@@ -250,7 +250,7 @@ impl Flashlog {
             let device = backup.labels.device.name().into();
             return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
         }
-        if self.keeps_for(&head, &of_backup) && !self.is_copied_again(&of_backup) {
+        if self.keeps_for(&head, &of_backup) && !self.is_copied_again(backup) {
             drop(head);
             if of_backup.main != of_log.main {
                 // Main was made anew since. Whoever goes on with the old one has not got this backup any more.

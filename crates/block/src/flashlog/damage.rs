@@ -23,10 +23,13 @@ impl Flashlog {
         Ok(verified)
     }
 
-    /// All of main and a backup was compared.
-    pub(super) fn note_scrubbed(&self, done: &Scrubbed) -> Result<(), Error> {
+    /// All of main and a backup was compared. If that was copied while it was forgotten which blocks of main are damaged (`of_forgotten`), these are
+    /// the same there: nothing more is known of them.
+    pub(super) fn note_scrubbed(&self, done: &Scrubbed, of_forgotten: bool) -> Result<(), Error> {
         let backup = bad([&done.waiting, &done.doubtful]);
-        self.stages.lock().knowledge = Knowledge::All;
+        if !of_forgotten {
+            self.stages.lock().knowledge = Knowledge::All;
+        }
         self.note_damage(|damage| damage.backup = backup)?;
         self.note_known_damage()?;
         self.forget_lost_data();

@@ -56,7 +56,8 @@ pub struct Inspected {
     pub device_blocks: u64,
     /// Of a backup that is being copied: blocks that are done.
     pub copied_blocks: u64,
-    /// Of a main: what was found damaged, and not found mended since.
+    /// Of a main: what was found damaged, and not found mended since. Of a backup: what main's label told of main when it was copied, if it was not known
+    /// any more which blocks these are.
     pub damage: Damage,
 }
 

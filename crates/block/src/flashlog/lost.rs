@@ -147,19 +147,19 @@ impl Flashlog {
         Damage { main, ..Damage::default() }
     }
 
-    /// That a backup was not copied while it was forgotten which blocks of main are damaged: what it has of these counts for nothing.
-    pub(super) fn check_of_forgotten(backup: &Backup) -> Result<(), Error> {
-        match backup.label().damage.main {
-            Bad { blocks: 0, .. } => Ok(()),
-            Bad { blocks, first } => {
-                Err(Error::OfForgotten { device: backup.labels.device.name().into(), blocks, first })
-            }
+    /// That main may be compared with a backup: what that has of blocks of which it was forgotten that they are damaged may be older than what main
+    /// has by now, if this has been settled since.
+    pub(super) fn check_of_forgotten(&self, backup: &Backup) -> Result<(), Error> {
+        if !self.is_copied_again(backup) {
+            return Ok(());
         }
+        let Bad { blocks, first } = backup.label().damage.main;
+        Err(Error::OfForgotten { device: backup.labels.device.name().into(), blocks, first })
     }
 
     /// Whether a backup was copied while it was forgotten which blocks of main are damaged, and this is settled: all of it is compared then.
-    pub(super) fn is_copied_again(&self, of_backup: &Label) -> bool {
-        of_backup.damage.main.blocks > 0 && self.stages.lock().knowledge != Knowledge::Forgotten
+    pub(super) fn is_copied_again(&self, backup: &Backup) -> bool {
+        backup.is_of_forgotten() && self.stages.lock().knowledge != Knowledge::Forgotten
     }
 
     /// Whether it is forgotten which blocks of main are damaged, at the latest when the set is closed.
@@ -173,6 +173,14 @@ impl Flashlog {
         let mut stages = self.stages.lock();
         if stages.knowledge != Knowledge::All {
             stages.knowledge = Knowledge::Accepted;
+        }
+    }
+
+    /// Not any more, if no backup has got all of it meanwhile.
+    pub fn forget_again(&self) {
+        let mut stages = self.stages.lock();
+        if stages.knowledge == Knowledge::Accepted {
+            stages.knowledge = Knowledge::Forgotten;
         }
     }
 

@@ -68,7 +68,7 @@ impl Flashlog {
         let losses = self.uses.losses();
         self.latch.check(&self.name, Operation::Write, None, 0)?;
         let backup = Backup::open(device)?;
-        Self::check_of_forgotten(&backup)?;
+        self.check_of_forgotten(&backup)?;
         let end = self.durable_point()?;
         let behind = {
             let head = self.head.lock();
@@ -95,7 +95,7 @@ impl Flashlog {
         let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
         match scrub.all() {
             Ok(()) => {
-                self.note_scrubbed(&scrub.done)?;
+                self.note_scrubbed(&scrub.done, scrub.backup.is_of_forgotten())?;
                 Ok(scrub.done)
             }
             // What was let go of may have been overwritten, which looks like damage.

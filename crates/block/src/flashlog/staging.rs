@@ -149,6 +149,11 @@ impl Backup {
         &self.labels.label
     }
 
+    /// Whether it was copied while it was forgotten which blocks of main are damaged.
+    pub(super) fn is_of_forgotten(&self) -> bool {
+        self.label().damage.main.blocks > 0
+    }
+
     /// Blocks that can be staged at once, with room for their checksums, which may be in as many blocks more.
     pub(super) fn staging_blocks(&self) -> u64 {
         let room = self.rings.areas.data_blocks;

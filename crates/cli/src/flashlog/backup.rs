@@ -214,6 +214,8 @@ pub(crate) fn run(
         tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total) });
     });
     let done = done.map_err(|error| {
+        // What is given up is so for this backup.
+        flashlog.forget_again();
         if let Error::Device(error) = &error {
             heed(error);
         }

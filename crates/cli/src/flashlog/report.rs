@@ -424,11 +424,12 @@ impl DeviceReport {
                 let damaged = damaged.map(|damaged| format!("; {damaged}")).unwrap_or_default();
                 Some(format!("main has gone on without its log{damaged}"))
             }
-            _ if damaged.is_some() => damaged,
             Condition::Copying => {
                 let (done, all) = (sets::bytes(label.copied_blocks), sets::bytes(label.blocks));
-                Some(format!("the copy is not complete: {} of {}", size::show(done), size::show(all)))
+                let damaged = damaged.map(|damaged| format!("; {damaged}")).unwrap_or_default();
+                Some(format!("the copy is not complete: {} of {}{damaged}", size::show(done), size::show(all)))
             }
+            _ if damaged.is_some() => damaged,
             _ if label.role == Role::Log && label.backup.is_none() => Some(NO_BACKUP.to_string()),
             _ if label.has_map => Some("the log does not keep all that the backup lacks: make a backup".to_string()),
             _ => None,

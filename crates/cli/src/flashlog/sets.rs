@@ -163,11 +163,9 @@ pub(crate) fn explain(error: Error) -> Failure {
             "to give that up, say --drop-later; at --barrier shows the state without giving up anything"
         }
         Error::Forgotten { .. } => {
-            "make another backup: --to OTHER, keep this one, and write anew what is older; or give up what it has: --to BACKUP --accept-loss"
+            "scrub --backup BACKUP takes what this one has, if the log reaches back to it; or make another: --to OTHER, keep this one, and write anew what is older; or give up what it has: --to BACKUP --accept-loss"
         }
-        Error::OfForgotten { .. } => {
-            "scrub with a backup of before, if the log reaches back to it; without one: holdfast flashlog backup --accept-loss compares this one with main, which counts then"
-        }
+        Error::OfForgotten { .. } => "holdfast flashlog backup compares all of it with main, which counts by now",
         Error::Outgrown { .. } => {
             "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }
