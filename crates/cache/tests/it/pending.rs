@@ -6,8 +6,6 @@ use holdfast_cache::PendingPart;
 use holdfast_object::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -255,20 +253,11 @@ fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
     rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);
 }
 
-/// Ends the other thread, also when this one panics.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Random changes and syncs, while another thread makes recovery points.
 #[test]
 fn whatever_is_struck_what_was_synced_is_there() {
     let number = |name: &str, default| std::env::var(name).map_or(default, |value| value.parse().expect("a number"));
-    let (first, runs) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_RUNS", 20));
+    let (first, runs) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_RUNS", 60));
     let mut found = 0;
     for seed in first..first + runs {
         println!(
@@ -277,19 +266,23 @@ fn whatever_is_struck_what_was_synced_is_there() {
         let rig = Rig::new(4096);
         let mut random = Pcg64Mcg::seed_from_u64(seed);
         let mut model = Model::default();
-        let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    rig.cache.sync_all().unwrap();
-                    std::thread::sleep(Duration::from_millis(2));
+            // It ends when nobody can ask any more, also if this thread panics.
+            let (ask, asked) = std::sync::mpsc::sync_channel(1);
+            let cache = &rig.cache;
+            scope.spawn(move || {
+                for () in asked {
+                    cache.sync_all().unwrap();
                 }
             });
-            let _over = Over(&is_over);
             for _ in 0..200 {
                 change(&rig, &mut random, &mut model).unwrap();
                 if random.random_ratio(1, 4) {
                     strike_some(&rig, &mut random, &model);
+                }
+                if random.random_ratio(1, 4) {
+                    // One that waits will do.
+                    let _ = ask.try_send(());
                 }
             }
         });
