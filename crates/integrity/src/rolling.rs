@@ -62,11 +62,13 @@ mod x86_sums;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
 pub use bit_sum::BitSum;
-pub(crate) use blocks::crc64_of_block;
+pub(crate) use blocks::{crc32c_of_block, crc64_of_block};
 pub use blocks::{crc64_and_tally, crc64_copied, crc64_each};
 pub use fletcher::{fletcher256_add_delta, fletcher256_change};
 pub use tally::tally;
 
+#[cfg(target_arch = "x86_64")]
+use crate::crc::POLY_32C;
 use crate::crc::{POLY, crc64, multiply};
 use tally::WEIGHTS;
 
@@ -84,7 +86,13 @@ type Keys = [u64; WORDS];
 
 /// `KEYS[i]` = x^(64 · (512 − i) − 1) modulo the polynomial. One power less than the word's: the carry-less product of two numbers in
 /// reflected order has x^0 at bit 126 and not at 127, which multiplies by x.
-static KEYS: Keys = {
+static KEYS: Keys = keys(POLY);
+
+/// The same for a CRC-32C, whose polynomial is taken times x^32, so that it has 64 bits as well.
+#[cfg(target_arch = "x86_64")]
+static KEYS_32C: Keys = keys(POLY_32C as u64);
+
+const fn keys(poly: u64) -> Keys {
     let mut keys = [0; WORDS];
     // x^63: bit 63 is x^0.
     let mut key = 1;
@@ -92,11 +100,11 @@ static KEYS: Keys = {
     while word > 0 {
         word -= 1;
         keys[word] = key;
-        // POLY without its leading term is x^64.
-        key = multiply(POLY, key);
+        // The polynomial without its leading term is x^64.
+        key = multiply(poly, key, poly);
     }
     keys
-};
+}
 
 /// What a change does to the checksum and the tally of a block.
 ///
@@ -305,13 +313,13 @@ fn change_portable(keys: &Keys, at: usize, old: &[u8], new: &[u8]) -> u64 {
     let power = match words {
         0 => 1 << (63 - 8 * bytes),
         // x^(64 · words − 1) · x^(8 · bytes + 1); of no bytes at all there is nothing to shift.
-        _ => multiply(keys[WORDS - words], 1 << (62 - 8 * bytes)),
+        _ => multiply(keys[WORDS - words], 1 << (62 - 8 * bytes), POLY),
     };
-    multiply(power, crc64(old) ^ crc64(new))
+    multiply(power, crc64(old) ^ crc64(new), POLY)
 }
 
 fn change_word_portable(keys: &Keys, word: usize, flipped: u64) -> u64 {
-    multiply(multiply(keys[word], 1 << 62), flipped)
+    multiply(multiply(keys[word], 1 << 62, POLY), flipped, POLY)
 }
 
 #[cfg(test)]

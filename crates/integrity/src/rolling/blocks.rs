@@ -1,7 +1,7 @@
-//! The CRC-64 of whole blocks: of several side by side, of one while it is copied, and together with its tally.
+//! The CRC-64 of whole blocks: of several side by side, of one while it is copied, and together with its tally; and the CRC-32C of one.
 
 #[cfg(target_arch = "x86_64")]
-use super::{KEYS, x86_blocks, x86_narrow, x86_sums};
+use super::{KEYS, KEYS_32C, x86_blocks, x86_narrow, x86_sums};
 use super::{ROLLING_BLOCK, tally};
 use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +21,17 @@ pub(crate) fn crc64_of_block(bytes: &[u8]) -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     if let Ok(block) = bytes.try_into() {
         return x86_blocks::crc64(&KEYS, block).or_else(|| x86_narrow::crc64(&KEYS, block));
+    }
+    let _ = bytes;
+    None
+}
+
+/// The CRC-32C of bytes that are one block, if the CPU has VPCLMULQDQ and AVX2.
+#[inline]
+pub(crate) fn crc32c_of_block(bytes: &[u8]) -> Option<u32> {
+    #[cfg(target_arch = "x86_64")]
+    if let Ok(block) = bytes.try_into() {
+        return x86_blocks::crc32c(&KEYS_32C, block).or_else(|| x86_narrow::crc32c(&KEYS_32C, block));
     }
     let _ = bytes;
     None

@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::tally::{self, WEIGHTS, Weights};
 use super::*;
-use crate::crc::crc64_by_library;
+use crate::crc::{crc32c_by_library, crc64_by_library};
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -148,16 +148,7 @@ fn the_tally_of_both_codes_is_as_defined() {
 
 #[test]
 fn both_sums_of_a_block_in_one_pass() {
-    let mut rng = Pcg64Mcg::seed_from_u64(68);
-    // Each byte alone, so that none is left out; and blocks full of them.
-    let single = (0..ROLLING_BLOCK).map(|at| {
-        let mut block = Box::new([0; ROLLING_BLOCK]);
-        block[at] = 1 << (at % 8);
-        block
-    });
-    let full: Vec<_> = (0..100).map(|_| block(&mut rng)).collect();
-    let ones = Box::new([0xff; ROLLING_BLOCK]);
-    for block in single.chain(full).chain([ones]) {
+    for block in blocks_to_sum() {
         let judged = crc64_by_library(&block[..]);
         assert_eq!((crc64(&block[..]), crc64_and_tally(&block)), (judged, (judged, tally(&block))));
     }
@@ -172,35 +163,79 @@ fn abreast(each: fn(&Keys, &[&Block; 8], &mut [u64; 8]) -> bool, keys: &Keys, bl
     has.then_some(sums[0])
 }
 
+/// A way to the sum of a block.
+#[cfg(target_arch = "x86_64")]
+struct Way {
+    name: &'static str,
+    /// Words of the last rows: eight of a block by itself, one of each of eight.
+    words: usize,
+    keys: &'static Keys,
+    judge: fn(&Block) -> u64,
+    sum: fn(&Keys, &Block) -> Option<u64>,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ways() -> [Way; 9] {
+    fn crc64(name: &'static str, words: usize, sum: fn(&Keys, &Block) -> Option<u64>) -> Way {
+        Way { name, words, keys: &KEYS, judge: |block| crc64_by_library(block), sum }
+    }
+    fn crc32c(name: &'static str, words: usize, sum: fn(&Keys, &Block) -> Option<u64>) -> Way {
+        Way { name, words, keys: &KEYS_32C, judge: |block| crc32c_by_library(block).into(), sum }
+    }
+    [
+        crc64("both sums", 32, |keys, block| x86_sums::sums(keys, block).map(|(crc64, _)| crc64)),
+        crc64("narrow", 32, x86_narrow::crc64),
+        crc64("narrow, copied", 32, |keys, block| x86_narrow::copied(keys, block, &mut [0; ROLLING_BLOCK])),
+        crc64("narrow, side by side", 4, |keys, block| abreast(x86_narrow::each, keys, block)),
+        crc64("wide", 64, x86_blocks::crc64),
+        crc64("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK])),
+        crc64("wide, side by side", 8, |keys, block| abreast(x86_blocks::each, keys, block)),
+        crc32c("narrow, CRC-32C", 32, |keys, block| x86_narrow::crc32c(keys, block).map(u64::from)),
+        crc32c("wide, CRC-32C", 64, |keys, block| x86_blocks::crc32c(keys, block).map(u64::from)),
+    ]
+}
+
 /// A planted error: one bit of one of the keys that fold a block, or that its last rows are multiplied by.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_mutated_key_is_seen_in_the_sum_of_a_block() {
-    type Way = fn(&Keys, &Block) -> Option<u64>;
-    // With the words of the last rows: eight of a block by itself, one of each of eight.
-    let ways: [(&str, usize, Way); 7] = [
-        ("both sums", 32, |keys, block| x86_sums::sums(keys, block).map(|(crc64, _)| crc64)),
-        ("narrow", 32, x86_narrow::crc64),
-        ("narrow, copied", 32, |keys, block| x86_narrow::copied(keys, block, &mut Box::new([0; ROLLING_BLOCK]))),
-        ("narrow, side by side", 4, |keys, block| abreast(x86_narrow::each, keys, block)),
-        ("wide", 64, x86_blocks::crc64),
-        ("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut Box::new([0; ROLLING_BLOCK]))),
-        ("wide, side by side", 8, |keys, block| abreast(x86_blocks::each, keys, block)),
-    ];
     let mut rng = Pcg64Mcg::seed_from_u64(69);
     let block = block(&mut rng);
-    let judged = crc64_by_library(&block[..]);
-    for (name, words, sum) in ways {
-        if sum(&KEYS, &block) != Some(judged) {
-            assert!(sum(&KEYS, &block).is_none(), "{name}");
+    for Way { name, words, keys, judge, sum } in ways() {
+        let judged = judge(&block);
+        let Some(summed) = sum(keys, &block) else {
             eprintln!("this CPU has not what {name} needs: it is not tested");
             continue;
-        }
+        };
+        assert_eq!(summed, judged, "{name}");
         // And the one that moves rows on.
         for key in WORDS - words - 1..WORDS {
-            let mut keys = KEYS;
+            let mut keys = *keys;
             keys[key] ^= 1 << rng.random_range(0..64);
             assert_ne!(sum(&keys, &block), Some(judged), "{name}, key {key}");
+        }
+    }
+}
+
+/// Each byte alone, so that none is left out; and blocks full of them.
+fn blocks_to_sum() -> impl Iterator<Item = Box<Block>> {
+    let single = (0..ROLLING_BLOCK).map(|at| {
+        let mut block = Box::new([0; ROLLING_BLOCK]);
+        block[at] = 1 << (at % 8);
+        block
+    });
+    let mut rng = Pcg64Mcg::seed_from_u64(68);
+    let full = (0..100).map(move |_| block(&mut rng));
+    single.chain(full).chain([Box::new([0xff; ROLLING_BLOCK])])
+}
+
+#[test]
+fn every_way_to_the_sum_of_a_block() {
+    for block in blocks_to_sum() {
+        assert_eq!(crate::crc32c(&block[..]), crc32c_by_library(&block[..]));
+        #[cfg(target_arch = "x86_64")]
+        for Way { name, keys, judge, sum, .. } in ways() {
+            assert!(sum(keys, &block).is_none_or(|sum| sum == judge(&block)), "{name}");
         }
     }
 }

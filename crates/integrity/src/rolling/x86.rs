@@ -8,8 +8,8 @@
 use std::arch::x86_64::*;
 
 use super::tally::{self, LANES, WEIGHTS, Weights};
-use super::{Delta, Keys, ROLLING_BLOCK, each_word};
-use crate::crc::POLY;
+use super::{CRC64_OF_ZEROS, Delta, Keys, ROLLING_BLOCK, each_word};
+use crate::crc::{CRC32C_OF_ZEROS, POLY};
 
 /// The polynomial without x^0, its 65 bits moved up by none: x^64 at bit 0.
 const POLY_TOP: u64 = POLY << 1 | 1;
@@ -93,6 +93,22 @@ pub(super) fn reduce(wide: __m128i) -> u64 {
     let multiple = _mm_clmulepi64_si128::<0>(quotient, number(POLY_TOP));
     let upper = |v: __m128i| _mm_cvtsi128_si64(_mm_unpackhi_epi64(v, v)) as u64;
     upper(_mm_xor_si128(wide, multiple)) ^ _mm_cvtsi128_si64(quotient) as u64
+}
+
+/// The CRC-64 of a block from what it has been folded into: 128 bits that are the same as the block times x^64.
+#[target_feature(enable = "pclmulqdq,avx2")]
+#[inline]
+pub(super) fn crc64_of_folded(folded: __m128i) -> u64 {
+    CRC64_OF_ZEROS ^ reduce(folded)
+}
+
+/// The CRC-32C of a block from what it has been folded into by the keys of its polynomial times x^32, a multiple of x^32. Divided by that it is the
+/// first word times x^32, which the processor has an instruction to take modulo the polynomial, and the upper half of the second one.
+#[target_feature(enable = "pclmulqdq,avx2")]
+#[inline]
+pub(super) fn crc32c_of_folded(folded: __m128i) -> u32 {
+    let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(folded) as u64) as u32;
+    CRC32C_OF_ZEROS ^ first ^ _mm_extract_epi32::<2>(folded) as u32
 }
 
 #[target_feature(enable = "pclmulqdq,avx2")]

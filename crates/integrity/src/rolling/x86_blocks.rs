@@ -1,12 +1,12 @@
-//! The CRC-64 of whole pages by carry-less multiplication in vectors of 64 bytes, chosen at run time.
+//! The CRCs of whole pages by carry-less multiplication in vectors of 64 bytes, chosen at run time.
 //!
 //! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Where the CPU has not VPCLMULQDQ and AVX-512,
 //! nothing is done and the functions say so. The tests in `tests.rs` hold each against the portable code.
 
 use std::arch::x86_64::*;
 
-use super::x86::{has, reduce};
-use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
+use super::x86::{crc32c_of_folded, crc64_of_folded, has};
+use super::{Keys, ROLLING_BLOCK, WORDS};
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -23,8 +23,14 @@ fn has_vectors() -> bool {
 #[inline]
 pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
     // SAFETY: the features were detected.
-    let [crc64] = has_vectors().then(|| unsafe { folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, _| {}) })?;
-    Some(crc64)
+    has_vectors().then(|| unsafe { crc64_avx512(keys, block) })
+}
+
+/// The CRC-32C of a block.
+#[inline]
+pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { crc32c_avx512(keys, block) })
 }
 
 /// Copies a block, and gives the CRC-64 of what was read of it.
@@ -40,23 +46,40 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
     let has = has_vectors();
     if has {
         // SAFETY: the features were detected.
-        *sums = unsafe { folded_avx512::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
+        *sums = unsafe { each_avx512(keys, blocks) };
     }
     has
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn crc64_avx512(keys: &Keys, block: &Block) -> u64 {
+    let [folded] = folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
+    crc64_of_folded(folded)
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn crc32c_avx512(keys: &Keys, block: &Block) -> u32 {
+    let [folded] = folded_avx512::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
+    crc32c_of_folded(folded)
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn each_avx512(keys: &Keys, blocks: &[&Block; FOLDED_ROWS]) -> [u64; FOLDED_ROWS] {
+    folded_avx512::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}).map(|folded| crc64_of_folded(folded))
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 fn copied_avx512(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
     let to = to.as_chunks_mut::<64>().0;
-    let [crc64] = folded_avx512::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
+    let [folded] = folded_avx512::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
         // SAFETY: a row of `to` is 64 writable bytes, and the store has no demand on alignment.
         unsafe { _mm512_storeu_si512(to[at].as_mut_ptr().cast(), row) }
     });
-    crc64
+    crc64_of_folded(folded)
 }
 
-/// The CRC-64s of `N` blocks, which are read side by side, `ROWS` rows of 64 bytes of each at a time; `see` gets each row, with its number, while
-/// multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
+/// What the CRCs of `N` blocks follow from, as in [`super::x86_narrow`]; they are read side by side, `ROWS` rows of 64 bytes of each at a time;
+/// `see` gets each row, with its number, while multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
 /// added, until only the last rows are left; these are multiplied by their keys, as changes are.
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 #[inline]
@@ -64,7 +87,7 @@ fn folded_avx512<const N: usize, const ROWS: usize>(
     keys: &Keys,
     blocks: &[&Block; N],
     mut see: impl FnMut(usize, __m512i),
-) -> [u64; N] {
+) -> [__m128i; N] {
     const { assert!(N * ROWS == FOLDED_ROWS) };
     let mut read = |block: &Block, at: usize| {
         // SAFETY: a row of `block` is 64 readable bytes, and the load has no demand on alignment.
@@ -97,7 +120,7 @@ fn folded_avx512<const N: usize, const ROWS: usize>(
             wide = multiplied(*folded, unsafe { _mm512_loadu_si512(keys.as_ptr().cast()) }, wide);
         }
         let wide = _mm256_xor_si256(_mm512_castsi512_si256(wide), _mm512_extracti64x4_epi64::<1>(wide));
-        CRC64_OF_ZEROS ^ reduce(_mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide)))
+        _mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide))
     })
 }
 

@@ -1,4 +1,4 @@
-//! The CRC-64 of whole blocks by carry-less multiplication in vectors of 32 bytes, for processors that have these but not AVX-512: AMD's before
+//! The CRCs of whole blocks by carry-less multiplication in vectors of 32 bytes, for processors that have these but not AVX-512: AMD's before
 //! Zen 4, and Intel's for laptops since the 12th generation. Blocks of metadata are summed in them everywhere ([`super::x86_sums`]).
 //!
 //! The loop is that of [`super::x86_blocks`] in another width. Intrinsics of each width have names of their own, and functions that need a CPU feature
@@ -9,8 +9,8 @@
 
 use std::arch::x86_64::*;
 
-use super::x86::{has, reduce};
-use super::{CRC64_OF_ZEROS, Keys, ROLLING_BLOCK, WORDS};
+use super::x86::{crc32c_of_folded, crc64_of_folded, has};
+use super::{Keys, ROLLING_BLOCK, WORDS};
 use crate::simd::prefetch_ahead_of;
 
 type Block = [u8; ROLLING_BLOCK];
@@ -29,8 +29,7 @@ pub(super) fn has_vectors() -> bool {
 #[inline]
 pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
     // SAFETY: the features were detected.
-    let [crc64] = has_vectors().then(|| unsafe { folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {}) })?;
-    Some(crc64)
+    has_vectors().then(|| unsafe { crc64_avx2(keys, block) })
 }
 
 /// The same if the block behind it in memory is summed next: that is asked for on the way.
@@ -38,6 +37,13 @@ pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
 pub(super) fn crc64_of_followed(keys: &Keys, block: &Block) -> Option<u64> {
     // SAFETY: the features were detected.
     has_vectors().then(|| unsafe { followed_avx2(keys, block) })
+}
+
+/// The CRC-32C of a block.
+#[inline]
+pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { crc32c_avx2(keys, block) })
 }
 
 /// Copies a block, and gives the CRC-64 of what was read of it.
@@ -53,41 +59,59 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
     let has = has_vectors();
     if has {
         // SAFETY: the features were detected.
-        *sums = unsafe { folded::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}) };
+        *sums = unsafe { each_avx2(keys, blocks) };
     }
     has
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+fn crc64_avx2(keys: &Keys, block: &Block) -> u64 {
+    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
+    crc64_of_folded(folded)
+}
+
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+fn crc32c_avx2(keys: &Keys, block: &Block) -> u32 {
+    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
+    crc32c_of_folded(folded)
+}
+
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
+fn each_avx2(keys: &Keys, blocks: &[&Block; FOLDED_ROWS]) -> [u64; FOLDED_ROWS] {
+    folded::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}).map(|folded| crc64_of_folded(folded))
+}
+
+#[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn followed_avx2(keys: &Keys, block: &Block) -> u64 {
-    let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, _| {
+    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, _| {
         if at.is_multiple_of(64 / ROW) {
             prefetch_ahead_of(block[at * ROW..].as_ptr());
         }
     });
-    crc64
+    crc64_of_folded(folded)
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn copied_avx2(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
     let to = to.as_chunks_mut::<ROW>().0;
-    let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
+    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
         // SAFETY: a row of `to` is 32 writable bytes, and the store has no demand on alignment.
         unsafe { _mm256_storeu_si256(to[at].as_mut_ptr().cast(), row) }
     });
-    crc64
+    crc64_of_folded(folded)
 }
 
-/// The CRC-64s of `N` blocks, which are read side by side, `ROWS` rows of 32 bytes of each at a time; `see` gets each row, with its number, while
-/// multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
-/// added, until only the last rows are left; these are multiplied by their keys, as changes are.
+/// What the CRCs of `N` blocks follow from: 128 bits that are the same as the block times x^64, modulo the polynomial whose keys these are. The blocks
+/// are read side by side, `ROWS` rows of 32 bytes of each at a time; `see` gets each row, with its number, while multiplications are on
+/// their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is added, until only the last
+/// rows are left; these are multiplied by their keys, as changes are.
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 #[inline]
 pub(super) fn folded<const N: usize, const ROWS: usize>(
     keys: &Keys,
     blocks: &[&Block; N],
     mut see: impl FnMut(usize, __m256i),
-) -> [u64; N] {
+) -> [__m128i; N] {
     const { assert!(N * ROWS == FOLDED_ROWS) };
     let mut read = |block: &Block, at: usize| {
         // SAFETY: a row of `block` is 32 readable bytes, and the load has no demand on alignment.
@@ -119,7 +143,7 @@ pub(super) fn folded<const N: usize, const ROWS: usize>(
             // SAFETY: `keys` is 32 readable bytes, and the load has no demand on alignment.
             wide = multiplied(*folded, unsafe { _mm256_loadu_si256(keys.as_ptr().cast()) }, wide);
         }
-        CRC64_OF_ZEROS ^ reduce(_mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide)))
+        _mm_xor_si128(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide))
     })
 }
 

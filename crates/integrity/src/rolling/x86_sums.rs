@@ -10,6 +10,7 @@
 use std::arch::x86_64::*;
 
 use super::tally::{self, LANES};
+use super::x86::crc64_of_folded;
 use super::x86_narrow::{FOLDED_ROWS, folded, has_vectors};
 use super::{Keys, ROLLING_BLOCK};
 
@@ -28,7 +29,7 @@ fn both(keys: &Keys, block: &Block) -> (u64, u32) {
     let zero = _mm256_setzero_si256();
     // Of the tally's lanes, those of even rows, and those of odd ones.
     let (mut a, mut b) = ([zero; 2], [zero; 2]);
-    let [crc64] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, row| {
+    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, row| {
         a[at % 2] = _mm256_add_epi32(a[at % 2], row);
         b[at % 2] = _mm256_add_epi32(b[at % 2], a[at % 2]);
     });
@@ -36,7 +37,7 @@ fn both(keys: &Keys, block: &Block) -> (u64, u32) {
     let fours = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
     let pairs = _mm_add_epi32(fours, _mm_shuffle_epi32::<0b01_00_11_10>(fours));
     let tally = _mm_cvtsi128_si32(_mm_add_epi32(pairs, _mm_shuffle_epi32::<0b10_11_00_01>(pairs))) as u32;
-    (crc64, tally)
+    (crc64_of_folded(folded), tally)
 }
 
 /// Each lane's sum times its weight, in eight parts that are to be added up, as in `tally::of_lanes`.
