@@ -61,6 +61,19 @@ fn write_some(device: &Flashlog, numbers: std::ops::Range<u64>) {
     }
 }
 
+/// Neither with the log nor without it is main made anew of it before it is done.
+#[test]
+fn until_another_backup_is_copied_the_status_says_that_the_log_has_not_what_it_lacks() {
+    let (_set, device) = Set::new();
+    let new = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)).named("new"));
+    device.create_backup(new.clone(), Uuid([61; 16])).unwrap();
+    let lacks = || (device.status().backup, device.status().changed_blocks);
+    let mut told = Vec::new();
+    device.backup_telling(new, &mut |_, _| told.push(lacks())).unwrap();
+    assert!(told.len() > 1 && told.iter().all(|told| *told == (Some(Uuid([61; 16])), BLOCKS)), "{told:?}");
+    assert_eq!(lacks(), (Some(Uuid([61; 16])), 0));
+}
+
 #[test]
 fn how_far_a_backup_is_goes_up_to_all_of_it() {
     let (set, device) = Set::new();

@@ -230,11 +230,11 @@ impl SetReport {
         let troubles: Vec<TroubleReport> = status.troubles.iter().map(TroubleReport::of).collect();
         let stopped = status.failure.as_ref().map(|error| format!("no changes are taken: {error}"));
         let changed_bytes = sets::bytes(status.changed_blocks);
-        // A backup that is being made, or is to be made for the first time, is told of where the backup is.
-        let is_overtaken = status.backup.is_some() && changed_bytes > 0 && !served.backing_up;
+        // Also while the backup is being made: until it is done, backup and log are not all of main.
+        let is_overtaken = status.backup.is_some() && changed_bytes > 0;
         let overtaken = is_overtaken.then(|| {
             let changed = size::show(changed_bytes);
-            format!("the log does not keep all that the backup lacks: up to {changed} are on main alone until the next backup")
+            format!("the log does not keep all that the backup lacks: up to {changed} are on main alone until a backup is done")
         });
         // Main is made anew from backup and log, so its death would lose what neither has.
         let single = match (status.backup, status.since_backup_blocks) {
@@ -475,5 +475,51 @@ impl Report for DeviceReport {
             ("set", format!("{}, generation {}", size::show(self.set_bytes), self.generation)),
         ];
         format!("{}\n{}", quoting::name(&self.device), table(&rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_block::flashlog::Uuid;
+
+    /// Of a set with a backup, of which nothing is wrong.
+    fn status() -> Status {
+        Status {
+            mode: Mode::Synchronous,
+            failure: None,
+            set: Uuid([1; 16]),
+            main: Uuid([2; 16]),
+            log: Uuid([3; 16]),
+            generation: 1,
+            blocks: 1 << 18,
+            behind_blocks: 0,
+            log_blocks: (10, 1 << 16),
+            log_pages: (1, 1 << 10),
+            backup: Some(Uuid([4; 16])),
+            since_backup_blocks: Some(10),
+            changed_blocks: 0,
+            barrier: 1,
+            damage: Damage::default(),
+            forgets_damage: false,
+            log_damage: None,
+            troubles: Vec::new(),
+        }
+    }
+
+    fn report(status: &Status, backing_up: bool) -> SetReport {
+        let served = Served { main: "m", log: "l", backing_up, read_only: false, uris: &[] };
+        SetReport::lasting(&(status.clone(), Protection::Protected), &served)
+    }
+
+    #[test]
+    fn a_backup_under_way_protects_only_if_the_log_has_all_that_it_lacks() {
+        for backing_up in [false, true] {
+            assert!(report(&status(), backing_up).protected, "{backing_up}");
+            // As in a first copy, one after a full log, and one to another disk.
+            let copied = report(&Status { changed_blocks: 1 << 18, ..status() }, backing_up);
+            assert!(!copied.protected, "{backing_up}");
+            assert!(copied.words().contains("NOT PROTECTED: the log does not keep all"), "{}", copied.words());
+        }
     }
 }
