@@ -72,9 +72,16 @@ const FAMILIES: &[Family] = &[
     gauge("holdfast_latched", "Whether no changes are taken because a device failed.", |r| {
         r.figures.as_ref().and_then(|_| is(r.latched))
     }),
-    gauge("holdfast_flashlog_protected", "Whether the failure of one device of its Flashlog loses nothing.", |r| {
-        (r.flashlog.is_some() || r.flashlog_device.is_some()).then_some(()).and_then(|()| is(!r.is_unprotected()))
-    }),
+    gauge(
+        "holdfast_flashlog_protected",
+        "Whether the failure of one device of its Flashlog loses nothing that was flushed but holdfast_flashlog_log_alone_bytes, if that is the log.",
+        |r| r.flashlog.as_ref().and_then(|_| is(!r.is_unprotected())),
+    ),
+    gauge(
+        "holdfast_flashlog_log_alone_bytes",
+        "Flushed to the log, in asynchronous mode, and not on main for certain: at most so much goes with the log.",
+        |r| of_set(r, |s| s.log_alone_bytes),
+    ),
     gauge("holdfast_flashlog_behind_bytes", "In the log, and not on main for certain.", |r| {
         of_set(r, |s| s.behind_bytes)
     }),

@@ -161,7 +161,7 @@ const NO_BACKUP: &str =
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct SetReport {
     pub(crate) set: String,
-    /// Main and log work, and have between them and the backup each block twice.
+    /// Main, log and backup are in order: the failure of one of them loses nothing that was flushed, but for what is on the log alone.
     pub(crate) protected: bool,
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,6 +186,9 @@ pub(crate) struct SetReport {
     pub(crate) log: String,
     /// Waits for main.
     pub(crate) behind_bytes: u64,
+    /// Of that, at most so much was flushed and is on no other device before main catches up.
+    #[serde(default)]
+    pub(crate) log_alone_bytes: u64,
     /// What the log keeps, and has room for.
     pub(crate) log_used_bytes: u64,
     pub(crate) log_bytes: u64,
@@ -270,6 +273,11 @@ impl SetReport {
             main: served.main.into(),
             log: served.log.into(),
             behind_bytes: sets::bytes(status.behind_blocks),
+            log_alone_bytes: match status.mode {
+                // A flush waits for main as well.
+                Mode::Synchronous => 0,
+                Mode::Asynchronous => sets::bytes(status.behind_blocks),
+            },
             log_used_bytes: sets::bytes(status.log_blocks.0),
             log_bytes: sets::bytes(status.log_blocks.1),
             log_pages_percent: (100 * pages).checked_div(pages_most).unwrap_or(0),
@@ -325,6 +333,10 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
 impl SetReport {
     fn protection(&self) -> String {
         match &self.problem {
+            None if self.log_alone_bytes > 0 => {
+                let alone = size::show(self.log_alone_bytes);
+                format!("protected: main, log and backup, but for up to {alone} on the log alone until main catches up")
+            }
             None => "protected: main, log and backup".to_string(),
             Some(problem) => format!("NOT PROTECTED: {problem}"),
         }
@@ -520,6 +532,21 @@ mod tests {
             let copied = report(&Status { changed_blocks: 1 << 18, ..status() }, backing_up);
             assert!(!copied.protected, "{backing_up}");
             assert!(copied.words().contains("NOT PROTECTED: the log does not keep all"), "{}", copied.words());
+        }
+    }
+
+    /// It is what was asked for, so nothing is wrong; but nobody may take it for more than it is.
+    #[test]
+    fn what_is_on_the_log_alone_is_told_in_asynchronous_mode() {
+        let behind = Status { behind_blocks: 256, ..status() };
+        let synchronous = report(&behind, false);
+        assert_eq!((synchronous.protected, synchronous.behind_bytes, synchronous.log_alone_bytes), (true, 1 << 20, 0));
+        assert!(synchronous.words().contains("protected: main, log and backup\n"), "{}", synchronous.words());
+        let asynchronous = report(&Status { mode: Mode::Asynchronous, ..behind }, false);
+        assert_eq!((asynchronous.protected, asynchronous.log_alone_bytes), (true, 1 << 20));
+        let told = "protected: main, log and backup, but for up to 1.00 MiB on the log alone until main catches up";
+        for words in [asynchronous.words(), asynchronous.rows()[0].1.clone()] {
+            assert!(words.contains(told), "{words}");
         }
     }
 }

@@ -21,10 +21,14 @@ fn main_gets_everything_when_it_is_asked_for() {
     let mut client = server.client();
     let (one, two) = (vec![0x5a; 1 << 20], vec![0xa5; 65536]);
     client.write(0, &one);
+    client.try_flush().unwrap();
     assert!(!main_has(&rig, 0, &one), "main sleeps");
+    let log_alone = || rig.run(["flashlog", "status", "--json"]).exits(3).json()["sets"][0]["log_alone_bytes"].clone();
+    assert_eq!(log_alone(), 1 << 20);
     let report = rig.run(["flashlog", "catch-up", "--json"]).exits(0).json();
     assert_eq!((&report["caught_up_bytes"], &report["behind_bytes"]), (&(1 << 20).into(), &0.into()), "{report}");
     assert!(main_has(&rig, 0, &one));
+    assert_eq!(log_alone(), 0);
     let again = rig.run(["flashlog", "catch-up", "--main", "main", "--log", "log"]).exits(0);
     assert!(again.out.contains("Main had everything already"), "{again:?}");
     // The server is killed, and nobody serves the set.
@@ -54,7 +58,16 @@ fn main_of_a_mounted_store_gets_everything() {
     rig.run(["mount", "a", "m"]).exits(0);
     fs::write(directory.join("file"), vec![7; 3 << 20]).unwrap();
     rig.run(["sync", "m"]).exits(0);
+    rig.run(["flashlog", "backup", "m", "--to", "c"]).exits(0);
+    fs::write(directory.join("another"), vec![8; 2 << 20]).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    // Nothing is wrong with it, and nobody is told that all of it is on two devices.
+    let words = rig.run(["status", "m"]).exits(0).out;
+    assert!(words.contains("protected: main, log and backup, but for up to "), "{words}");
+    let metrics = rig.run(["status", "m", "--metrics"]).exits(0).out;
+    let log_alone = |line: &str| line.starts_with("holdfast_flashlog_log_alone_bytes{") && !line.ends_with(" 0");
+    assert!(metrics.lines().any(log_alone), "{metrics}");
     let report = rig.run(["flashlog", "catch-up", "m", "--json"]).exits(0).json();
-    assert!(report["caught_up_bytes"].as_u64().unwrap() > 3 << 20, "{report}");
+    assert!(report["caught_up_bytes"].as_u64().unwrap() > 2 << 20, "{report}");
     rig.run(["unmount", "m"]).exits(0);
 }
