@@ -1,7 +1,7 @@
 //! `holdfast flashlog`: sets made, served, backed up, compared and rebuilt, and the server that tests of sets start.
 
 use crate::nbd::Client;
-use crate::rig::{PATIENCE, Rig, await_end, kill};
+use crate::rig::{PATIENCE, Rig, await_end, kill, lacks};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -85,7 +85,7 @@ pub(crate) fn bytes(seed: u8, length: usize) -> Vec<u8> {
 /// First byte and length of what is not backed up, as a client sees it.
 pub(crate) fn not_backed_up(server: &Server) -> Option<Vec<(u64, u64)>> {
     if Command::new("nbdinfo").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: there is no nbdinfo");
+        lacks("program", "there is no nbdinfo");
         return None;
     }
     let map =

@@ -98,7 +98,7 @@ fn clients() -> bool {
     }
     let has_loop = Path::new("/dev/loop-control").exists();
     if !has_loop {
-        eprintln!("SKIPPED: no loop device");
+        lacks("root", "there is no /dev/loop-control");
     }
     has_loop
 }
