@@ -1,6 +1,8 @@
 //! Sets over memory devices: modes, loss of a device, damage, foreign devices.
+use super::format::{Areas, LABEL_AREA_BLOCKS};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation, Read};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -111,6 +113,61 @@ fn the_log_goes_around_many_times_and_is_found_again() {
         device.settle().unwrap();
         drop(device);
         assert_eq!(open(&main, &log, mode).unwrap().1.pages, 0);
+    }
+}
+
+/// Stands before a log, and lets each area be written only where the write before it has ended, and blocks as a whole.
+struct InARow {
+    below: Arc<MemoryDevice>,
+    areas: Areas,
+    /// Of pages and of data.
+    next: Mutex<[Option<u64>; 2]>,
+    writes: AtomicI64,
+}
+
+impl Filter for InARow {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        let Areas { meta_start, meta_blocks, data_start, data_blocks } = self.areas;
+        if first >= meta_start {
+            let is_data = first >= data_start;
+            let (start, blocks) = if is_data { (data_start, data_blocks) } else { (meta_start, meta_blocks) };
+            let (at, length) = (first - start, bufs.iter().map(|buf| buf.len()).sum::<usize>());
+            assert_eq!(length % BLOCK_SIZE, 0);
+            let next = &mut self.next.lock()[usize::from(is_data)];
+            assert_eq!(at, next.unwrap_or(at) % blocks, "data: {is_data}");
+            *next = Some(at + (length / BLOCK_SIZE) as u64);
+            self.writes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.below.write(first, bufs)
+    }
+}
+
+/// What flash likes, and the layout is for.
+#[test]
+fn the_log_is_written_in_a_row_in_whole_pages_and_small_writes_are_gathered() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (main, below) = set();
+        let areas = Areas::between(LABEL_AREA_BLOCKS, below.blocks());
+        let log = Arc::new(InARow { below, areas, next: Mutex::default(), writes: AtomicI64::new(0) });
+        for round in 0..4 {
+            let (device, _) = Flashlog::open(main.clone(), log.clone(), &options(mode)).unwrap();
+            for number in 0..1000 {
+                put(&device, number * 97 % 256, number).unwrap();
+                if number % 250 == 0 {
+                    device.flush().unwrap();
+                    device.zero(number % 200, 20, false).unwrap();
+                }
+            }
+            device.write(round, &[IoSlice::new(&vec![5; 100 * BLOCK_SIZE])]).unwrap();
+            device.flush().unwrap();
+        }
+        let writes = log.writes.load(Ordering::Relaxed);
+        // A block and its entry each would be two.
+        assert!(writes < 4000 / 2, "{mode:?}: {writes} writes of 4000 blocks");
     }
 }
 
