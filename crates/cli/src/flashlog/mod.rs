@@ -11,10 +11,12 @@
 //! | `scrub` | comparing main with its backup, or with its log |
 //! | `past` | moments of a set, and serving the state at one |
 //! | `in_use` | a set in use by a server or a mount: its log comes and goes, its past can be looked at |
+//! | `apart` | whether devices can fail one without the other |
 //! | `control` | how a command asks the server of a set |
 //! | `server` | serving a set |
 //! | `report` | how a set is doing, in words and as data |
 
+pub(crate) mod apart;
 pub(crate) mod attach;
 pub(crate) mod backup;
 pub(crate) mod catch_up;

@@ -4,6 +4,7 @@ use super::absolute;
 use crate::args::{FlashlogMode, FlashlogServe, LogLevel};
 use crate::disks::index_blocks;
 use crate::failure::{Failure, Result};
+use crate::flashlog::apart;
 use crate::flashlog::report::SetReport;
 use crate::flashlog::server::{self, Ready, Serving};
 use crate::logging;
@@ -23,6 +24,9 @@ struct Begun {
     control: String,
     /// What the log had and main may not have had.
     replayed_bytes: u64,
+    /// What the devices have in common.
+    #[serde(skip)]
+    warning: Option<String>,
 }
 
 impl Report for Begun {
@@ -32,6 +36,7 @@ impl Report for Begun {
         if let Some(problem) = &self.set.problem {
             text.push_str(&format!("NOT PROTECTED: {problem}.\n"));
         }
+        text.push_str(self.warning.as_deref().unwrap_or_default());
         if self.replayed_bytes > 0 {
             text.push_str(&format!("{} of the log may not have been on main.\n", size::show(self.replayed_bytes)));
         }
@@ -79,8 +84,10 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         connections: arguments.connections.into(),
         control: one(&arguments.control)?,
     };
+    let warning = apart::warning(&serving.main, serving.log.as_deref(), serving.backup.as_deref());
     server::serve(serving, inherited, |Ready { report, control, replayed_blocks }| {
         let control = control.display().to_string();
-        print(format, &Begun { set: report.clone(), control, replayed_bytes: sets::bytes(*replayed_blocks) });
+        let replayed_bytes = sets::bytes(*replayed_blocks);
+        print(format, &Begun { set: report.clone(), control, replayed_bytes, warning });
     })
 }
