@@ -499,8 +499,11 @@ fn what_is_on_main_alone_is_told_and_a_backup_that_is_not_there_is_not_made_anew
     let set = &status["sets"][0];
     assert!(set["changed_bytes"].as_u64() >= Some(1 << 20), "{status}");
     assert!(set["problem"].as_str().unwrap().contains("on main alone until a backup is done"), "{status}");
-    rig.run(["flashlog", "backup"]).exits(0);
+    assert_eq!(rig.run(["flashlog", "backup", "--to", "backup"]).exits(0).err, "");
     rig.run(["flashlog", "status"]).exits(0);
+    // As soon as another one begins, the log is kept for that.
+    rig.run(["flashlog", "backup", "--to", "other"]).exits(0).says("cannot be made anew from now on");
+    assert_eq!(rig.run(["flashlog", "backup", "--to", "other"]).exits(0).err, "");
     drop(client);
     server.stop();
 }
