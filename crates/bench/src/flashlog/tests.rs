@@ -29,6 +29,22 @@ fn synchronous_writes_in_a_row_are_as_fast_as_the_slower_device() {
     }
 }
 
+/// Half of them are of what only the log has, and cost no more than they do there.
+#[test]
+fn mixed_reads_are_half_from_each_device() {
+    let sizes = Sizes { main: 224 * MIB_BLOCKS, log: 160 * MIB_BLOCKS, load: 144 * MIB_BLOCKS, ..small() };
+    let run = |setup, load| Bench::new(setup, sizes).unwrap().run(load).unwrap();
+    let disk = run(Setup::Disk, Load::Reads(1)).mb_per_s();
+    for (log, alone) in [(Log::Stick, Setup::Stick), (Log::Ssd, Setup::Ssd)] {
+        let possible = 2.0 / (1.0 / disk + 1.0 / run(alone, Load::Reads(1)).mb_per_s());
+        let measured = run(Setup::Flashlog(log, Mode::Asynchronous), Load::MixedReads);
+        let of_log = measured.log.map_or(0, |log| log.read_bytes) as f64 / measured.bytes as f64;
+        assert!((0.5..0.6).contains(&of_log) && measured.main.written_bytes == 0, "{log:?}: {measured:?}");
+        let part = measured.mb_per_s() / possible;
+        assert!(part >= 0.9, "{log:?}: {part}");
+    }
+}
+
 #[test]
 fn a_disk_stands_still_while_a_stream_goes_to_the_log() {
     let sizes = Sizes { main: 512 * MIB_BLOCKS, log: 512 * MIB_BLOCKS, ..small() };
