@@ -34,6 +34,13 @@ pub struct Backups {
     replay_s: f64,
 }
 
+impl Backups {
+    /// How many times as long as the next backup a replay takes.
+    pub(super) fn times(&self) -> f64 {
+        self.replay_s / self.next_s
+    }
+}
+
 /// A set with a second disk for backups.
 ///
 /// # Errors
@@ -105,7 +112,7 @@ fn back_up(clock: &Virtual, set: &Flashlog, device: &Arc<Timed>) -> Result<Backe
 pub fn backup_table(all: &[Backups]) -> String {
     let header = ["log", "full copy, s", "next backup, s", "blocks", "replay, s", "replay / backup", "goal", "verdict"];
     let body = all.iter().map(|one| {
-        let ratio = one.replay_s / one.next_s;
+        let ratio = one.times();
         let verdict = if ratio >= GOAL { "met" } else { "**missed**" };
         let log = if one.log == Log::Stick { "stick" } else { "SSD" };
         let cells = [number(one.full_s), number(one.next_s), one.next_blocks.to_string(), number(one.replay_s)];

@@ -29,6 +29,19 @@ fn synchronous_writes_in_a_row_are_as_fast_as_the_slower_device() {
     }
 }
 
+/// Also where the same is written again, and main must not be in the way.
+#[test]
+fn asynchronous_writes_in_a_row_are_as_fast_as_the_log() {
+    let sizes = Sizes { main: 128 * MIB_BLOCKS, log: 112 * MIB_BLOCKS, load: 64 * MIB_BLOCKS, ..small() };
+    let rate = |setup, load| Bench::new(setup, sizes).unwrap().run(load).unwrap().mb_per_s();
+    for (log, alone) in [(Log::Stick, Setup::Stick), (Log::Ssd, Setup::Ssd)] {
+        for load in [Load::Sequential, Load::Rewrite, Load::Overflow] {
+            let part = rate(Setup::Flashlog(log, Mode::Asynchronous), load) / rate(alone, load);
+            assert!((0.9..1.0).contains(&part), "{log:?}, {}: {part}", load.name());
+        }
+    }
+}
+
 /// Half of them are of what only the log has, and cost no more than they do there.
 #[test]
 fn mixed_reads_are_half_from_each_device() {
@@ -42,6 +55,15 @@ fn mixed_reads_are_half_from_each_device() {
         assert!((0.5..0.6).contains(&of_log) && measured.main.written_bytes == 0, "{log:?}: {measured:?}");
         let part = measured.mb_per_s() / possible;
         assert!(part >= 0.9, "{log:?}: {part}");
+    }
+}
+
+#[test]
+fn a_backup_is_at_least_five_times_as_fast_as_a_replay() {
+    let sizes = Sizes { main: 128 * MIB_BLOCKS, log: 112 * MIB_BLOCKS, area: 96 * MIB_BLOCKS, ..small() };
+    for log in [Log::Stick, Log::Ssd] {
+        let times = backups(log, sizes).unwrap().times();
+        assert!(times >= 5.0, "{log:?}: {times}");
     }
 }
 
