@@ -5,12 +5,14 @@
 //! not synced, is no wrong byte.
 
 use super::load::Worker;
-use super::process::Flip;
+use super::process::{Flip, Spared};
 use super::target::{Mount, says};
 use super::{FILES_BYTES, FLIPS, Options, Outcome, WORKERS, process};
 use crate::running::Running;
+use holdfast_object::{Arena, PAGE_SIZE};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
+use rustix::fs::fstat;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -134,9 +136,12 @@ fn ended(mut running: Running) -> Result<ExitStatus, String> {
 /// # Errors
 /// In words, for what fails before anything has flipped, and for what the machine refuses.
 pub fn trial_anywhere(options: &Options, daemon: &Daemon) -> Result<Outcome, String> {
-    tried(options, daemon, |pid, rng| {
-        process::flip(pid, FLIPS, ("/memfd:holdfast-arena", POOL_BYTES), rng).map_err(says)
-    })
+    // Behind the pool are the frames of metadata, as in any arena with as many frames.
+    let frames = (POOL_BYTES / PAGE_SIZE as u64) as u32;
+    let arena = Arena::new(frames, 0).map_err(says)?;
+    let from_end = fstat(arena.memory()).map_err(says)?.st_size as u64 - arena.frame_offset(0);
+    let pool = Spared { mapping: "/memfd:holdfast-arena", from_end, bytes: POOL_BYTES };
+    tried(options, daemon, |pid, rng| process::flip(pid, FLIPS, &pool, rng).map_err(says))
 }
 
 /// The same with whatever `strike` does to the daemon's process.
@@ -172,6 +177,7 @@ fn mounted_and_struck(
     outcome.crashed |= left == Left::Otherwise;
     outcome.told |= left == Left::GivenUp;
     outcome.count_run(&mut workers);
+    tell(&mut log, &outcome)?;
     for worker in &mut workers {
         worker.may_have_lost = outcome.crashed;
     }
@@ -179,10 +185,19 @@ fn mounted_and_struck(
         outcome.crashed = true;
         return Ok(outcome);
     };
+    let was_told = outcome.wrong.is_some();
     outcome.count_anew(workers, &target);
+    if !was_told {
+        tell(&mut log, &outcome)?;
+    }
     outcome.told |= daemon.unmount(mounted)? != Left::InOrder;
     outcome.told |= !daemon.run(&["check"], &daemon.store())?.success();
     Ok(outcome)
+}
+
+/// What was read wrong, for whoever looks for the reason.
+fn tell(log: &mut File, outcome: &Outcome) -> Result<(), String> {
+    outcome.wrong.map_or(Ok(()), |wrong| writeln!(log, "read wrong: {wrong}").map_err(says))
 }
 
 /// The load, with the strike in it, and everything read back.

@@ -6,6 +6,7 @@ use crate::load::{Action, Load};
 use holdfast_naming::{Namespace, Request};
 use holdfast_object::ObjectId;
 use rand::Rng;
+use std::fmt;
 
 const KIB: usize = 1024;
 const PAGE: usize = 4 * KIB;
@@ -15,10 +16,41 @@ const PAGE: usize = 4 * KIB;
 pub(super) struct Met {
     /// Operations done.
     pub(super) operations: u64,
-    /// Reads of other bytes than were written, without an error.
-    pub(super) wrong: u64,
+    /// The first read of other bytes than were written, without an error.
+    pub(super) wrong: Option<Wrong>,
     /// Operations that ended in an error.
     pub(super) errors: u64,
+}
+
+/// A read of other bytes than were written: whether it is a bit or a page that is wrong tells how it came about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wrong {
+    file: u64,
+    from: usize,
+    expected: usize,
+    got: usize,
+    /// Where the first byte is that differs, from the beginning of the file.
+    first: usize,
+    /// Of what both have.
+    bits: u32,
+}
+
+impl Wrong {
+    fn of(file: u64, from: usize, expected: &[u8], got: &[u8]) -> Wrong {
+        let differing = || expected.iter().zip(got).map(|(expected, got)| (expected ^ got).count_ones());
+        let first = differing().position(|bits| bits > 0).unwrap_or(expected.len().min(got.len()));
+        Wrong { file, from, expected: expected.len(), got: got.len(), first: from + first, bits: differing().sum() }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Wrong { file, from, expected, got, first, bits } = self;
+        write!(
+            f,
+            "file {file}, from byte {from}: {got} of {expected} bytes, {bits} bits of them wrong, the first in byte {first}"
+        )
+    }
 }
 
 /// One file of the set.
@@ -168,11 +200,13 @@ impl<T: Target> Worker<T> {
     }
 
     fn look(&mut self, target: &T, file: usize) {
-        let File { id, size, .. } = self.files[file].clone();
+        let File { number, id, size } = self.files[file].clone();
         let found = target.size(&id);
-        if let Some(got) = self.count(found) {
-            // Of a write that failed a part may be there.
-            self.met.wrong += u64::from(got < size as u64);
+        // Of a write that failed a part may be there.
+        if let Some(got) = self.count(found).filter(|got| *got < size as u64) {
+            let short =
+                Wrong { file: number, from: 0, expected: size, got: got as usize, first: got as usize, bits: 0 };
+            self.met.wrong.get_or_insert(short);
         }
     }
 
@@ -210,10 +244,13 @@ impl<T: Target> Worker<T> {
 
     fn read(&mut self, target: &T, file: usize, from: usize, length: usize) {
         let File { number, id, .. } = &self.files[file];
-        let (expected, read) = (pattern(*number, from, length), target.read(id, from as u64, length));
+        let number = *number;
+        let (expected, read) = (pattern(number, from, length), target.read(id, from as u64, length));
         if let Some(got) = self.count(read) {
             let is_right = if self.may_have_lost { expected.starts_with(&got) } else { expected == got };
-            self.met.wrong += u64::from(!is_right);
+            if !is_right {
+                self.met.wrong.get_or_insert(Wrong::of(number, from, &expected, &got));
+            }
         }
     }
 

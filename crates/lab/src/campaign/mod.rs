@@ -19,6 +19,7 @@ mod target;
 pub use daemon::{Daemon, trial_anywhere};
 pub use statistics::Estimate;
 
+pub use self::load::Wrong;
 use self::load::{Met, Worker};
 use self::target::{Target, says};
 use crate::document::Place;
@@ -94,6 +95,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Pages read from memory by the strong checksum, as they had been there for longer than t_switch. In a daemon they are not counted.
     pub switched: u64,
+    /// The first corrupt bytes that were read or stored, of those that a reader met.
+    pub wrong: Option<Wrong>,
     /// Bits that flipped while some thread of the load was in the middle of a step. In a daemon they are not counted.
     pub within: u32,
 }
@@ -119,7 +122,8 @@ impl Outcome {
         for worker in workers {
             let Met { operations, wrong, errors } = std::mem::take(&mut worker.met);
             self.operations += operations;
-            self.read |= wrong > 0;
+            self.read |= wrong.is_some();
+            self.wrong = self.wrong.or(wrong);
             self.told |= errors > 0;
         }
     }
@@ -128,7 +132,8 @@ impl Outcome {
     fn count_anew<T: Target>(&mut self, workers: Vec<Worker<T>>, target: &T) {
         for mut worker in workers {
             worker.read_all(target);
-            self.written |= worker.met.wrong > 0;
+            self.written |= worker.met.wrong.is_some();
+            self.wrong = self.wrong.or(worker.met.wrong);
             self.told |= worker.met.errors > 0;
         }
     }

@@ -42,26 +42,46 @@ fn parse(line: &str) -> Option<Mapping> {
     is_its_own.then_some(Mapping { addresses: from.ok()?..to.ok()?, name })
 }
 
-/// Flips `count` random bits in what the process has in memory: data, stacks, heap, code. Of the mapping whose name begins with
-/// `sparing.0` the last `sparing.1` bytes are left alone.
+/// What is left alone of a process's memory.
+pub(super) struct Spared<'a> {
+    /// How the name of its mapping begins.
+    pub(super) mapping: &'a str,
+    /// Where it begins in there, in bytes before the end.
+    pub(super) from_end: u64,
+    /// Its length.
+    pub(super) bytes: u64,
+}
+
+impl Spared<'_> {
+    /// Where that is in this mapping.
+    fn of(&self, mapping: &Mapping) -> Range<u64> {
+        let Range { start, end } = mapping.addresses;
+        if !mapping.name.starts_with(self.mapping) {
+            return end..end;
+        }
+        let from = end.saturating_sub(self.from_end).max(start);
+        from..from.saturating_add(self.bytes).min(end)
+    }
+}
+
+/// Flips `count` random bits in what the process has in memory but what is spared: data, stacks, heap, code.
 ///
 /// # Errors
 /// The process is gone, or may not be written to.
-pub(super) fn flip(pid: u32, count: u32, sparing: (&str, u64), rng: &mut impl Rng) -> io::Result<Vec<Flip>> {
+pub(super) fn flip(pid: u32, count: u32, spared: &Spared<'_>, rng: &mut impl Rng) -> io::Result<Vec<Flip>> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let mut pages = Vec::new();
     let mappings = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    for mut mapping in mappings.lines().filter_map(parse) {
-        if mapping.name.starts_with(sparing.0) {
-            mapping.addresses.end = mapping.addresses.end.saturating_sub(sparing.1).max(mapping.addresses.start);
-        }
+    for mapping in mappings.lines().filter_map(parse) {
+        let spared = spared.of(&mapping);
         let Range { start, end } = mapping.addresses;
         let mut words = vec![0; ((end - start) / PAGE * 8) as usize];
         pagemap.read_exact_at(&mut words, start / PAGE * 8)?;
         let present = words.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word) & PRESENT != 0);
         let addresses = (start..end).step_by(PAGE as usize).zip(present);
-        pages.extend(addresses.filter(|(_, is_present)| *is_present).map(|(page, _)| (page, mapping.name.clone())));
+        let hit = addresses.filter(|(page, is_present)| *is_present && !spared.contains(page));
+        pages.extend(hit.map(|(page, _)| (page, mapping.name.clone())));
     }
     if pages.is_empty() {
         return Err(io::Error::other("the process has nothing in memory"));
@@ -98,6 +118,16 @@ mod tests {
         assert!(parse("7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]").is_none());
     }
 
+    #[test]
+    fn the_middle_of_a_mapping_is_spared() {
+        let mapping = |name: &str| Mapping { addresses: 0x10_000..0x20_000, name: name.into() };
+        let spared = Spared { mapping: "/memfd:pool", from_end: 0x8000, bytes: 0x3000 };
+        assert_eq!(spared.of(&mapping("/memfd:pool (deleted)")), 0x18_000..0x1b_000);
+        assert!(spared.of(&mapping("[heap]")).is_empty());
+        let all = Spared { from_end: u64::MAX, bytes: u64::MAX, ..spared };
+        assert_eq!(all.of(&mapping("/memfd:pool")), 0x10_000..0x20_000);
+    }
+
     /// One bit differs where it is said to, in a process that waits, and what is spared is not hit.
     #[test]
     fn a_bit_of_another_process_flips() {
@@ -116,13 +146,14 @@ mod tests {
             byte[0]
         };
         let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let stack = Spared { mapping: "[stack]", from_end: u64::MAX, bytes: u64::MAX };
         // The same bits twice: they are as before.
-        let first = flip(pid, 1, ("[stack]", u64::MAX), &mut rng.clone()).unwrap();
+        let first = flip(pid, 1, &stack, &mut rng.clone()).unwrap();
         let hit = byte_at(first[0].address);
-        let again = flip(pid, 1, ("[stack]", u64::MAX), &mut rng).unwrap();
+        let again = flip(pid, 1, &stack, &mut rng).unwrap();
         assert_eq!(first, again);
         assert_eq!((hit ^ byte_at(first[0].address)).count_ones(), 1);
-        let many = flip(pid, 500, ("[stack]", u64::MAX), &mut rng).unwrap();
+        let many = flip(pid, 500, &stack, &mut rng).unwrap();
         assert!(many.iter().all(|flip| flip.mapping != "[stack]"));
         child.kill().unwrap();
         child.wait().unwrap();
