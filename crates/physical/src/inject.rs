@@ -130,6 +130,9 @@ pub struct Target {
     pub level: u8,
     /// Index in that level.
     pub index: u64,
+    /// Only snapshots have it: of the same object, level and index there may be several, and one that they do not have.
+    #[serde(default)]
+    pub held: bool,
     /// Block of each copy on the device.
     pub copies: Vec<u64>,
 }
@@ -142,8 +145,8 @@ pub struct Catalogue {
     targets: Vec<Target>,
 }
 
-/// What identifies a block, apart from where it is.
-type Identity = (BlockClass, Option<ObjectKey>, u8, u8, u64);
+/// What identifies a block, apart from where it is, and from which snapshots have it, if only these do.
+type Identity = (BlockClass, Option<ObjectKey>, u8, u8, u64, bool);
 
 impl Catalogue {
     /// Of the newest recovery point of the store on `device`, of the intent log, and of the superblocks before.
@@ -151,10 +154,15 @@ impl Catalogue {
     /// # Errors
     /// As [`check::check`].
     pub fn read(device: &Arc<dyn Device>) -> Result<Catalogue> {
-        let mut blocks: BTreeMap<Identity, BTreeMap<u8, u64>> = BTreeMap::new();
+        let mut blocks: BTreeMap<Identity, Vec<BTreeMap<u8, u64>>> = BTreeMap::new();
         let mut note = |used: BlockUse, _: u64| {
-            let identity = (BlockClass::of(&used), used.object, used.role as u8, used.level, used.index);
-            blocks.entry(identity).or_default().insert(used.copy, used.block);
+            let identity = (BlockClass::of(&used), used.object, used.role as u8, used.level, used.index, used.held);
+            let blocks = blocks.entry(identity).or_default();
+            // The walk tells all copies of a block before it goes on to another snapshot's.
+            match blocks.last_mut().filter(|copies| !copies.contains_key(&used.copy)) {
+                Some(copies) => _ = copies.insert(used.copy, used.block),
+                None => blocks.push(BTreeMap::from([(used.copy, used.block)])),
+            }
         };
         let options = CheckOptions { skip_data: true, ..CheckOptions::default() };
         let report = check::run(device.clone(), &options, &mut note)?;
@@ -163,18 +171,22 @@ impl Catalogue {
             let Ok(Some(superblock)) = state else { continue };
             // Counted back from the newest, which the walk has told as number 0.
             if superblock.epoch < report.epoch {
-                let identity =
-                    (BlockClass::Superblock, None, BlockRole::Superblock as u8, 0, report.epoch - superblock.epoch);
+                let index = report.epoch - superblock.epoch;
+                let identity = (BlockClass::Superblock, None, BlockRole::Superblock as u8, 0, index, false);
                 let block = ring_block(number, slot, label.blocks);
-                blocks.entry(identity).or_default().insert(number as u8, block);
+                let blocks = blocks.entry(identity).or_default();
+                if blocks.is_empty() {
+                    blocks.push(BTreeMap::new());
+                }
+                blocks[0].insert(number as u8, block);
             }
         }
-        let targets = blocks.into_iter().map(|((class, object, _, level, index), copies)| Target {
-            class,
-            object,
-            level,
-            index,
-            copies: copies.into_values().collect(),
+        let targets = blocks.into_iter().flat_map(|((class, object, _, level, index, held), blocks)| {
+            let target = move |copies: BTreeMap<u8, u64>| {
+                let copies = copies.into_values().collect();
+                Target { class, object, level, index, held, copies }
+            };
+            blocks.into_iter().map(target)
         });
         Ok(Catalogue { store_uuid: report.store_uuid, targets: targets.collect() })
     }
@@ -226,6 +238,8 @@ pub struct Selection {
     pub object: Option<ObjectKey>,
     /// Of this page, or the lowest tree block above it.
     pub page: Option<u64>,
+    /// One that only snapshots have will do, too.
+    pub held: bool,
     /// Of it.
     pub copies: Copies,
     /// Decides between the blocks that remain, and which bits are flipped.
@@ -305,6 +319,7 @@ pub fn plan(
     let index = selection.page.map(|page| if level == 0 { page } else { page / crate::format::POINTERS });
     let mut fitting: Vec<&Target> = catalogue
         .of_class(class)
+        .filter(|target| selection.held || !target.held)
         .filter(|target| selection.object.is_none_or(|object| target.object == Some(object)))
         .filter(|target| index.is_none_or(|index| (target.level, target.index) == (level, index)))
         .collect();

@@ -58,6 +58,8 @@ struct Injected {
     path: Option<String>,
     level: u8,
     index: u64,
+    /// The live file has another one, or none.
+    in_snapshots_only: bool,
     /// Copies that the block has.
     copies: usize,
     seed: u64,
@@ -80,7 +82,8 @@ impl Report for Injected {
         let object = self.object.as_deref().map(|object| format!(" of {object}")).unwrap_or_default();
         let path = self.path.as_deref().map(|path| format!(" ({})", quoting::name(path))).unwrap_or_default();
         let of = count(self.copies as u64, "copy", "copies");
-        let mut text = format!("{}: {}, {what}{object}{path}, which has {of}\n", self.fault, self.kind.name());
+        let held = if self.in_snapshots_only { " as only snapshots have it" } else { "" };
+        let mut text = format!("{}: {}, {what}{object}{path}{held}, which has {of}\n", self.fault, self.kind.name());
         for change in &self.changes {
             text.push_str(&format!(
                 "  block {}: {} changed, the first at byte {} of the device: {} is now {}\n",
@@ -373,7 +376,10 @@ fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalo
         None => None,
         Some(path) => Some(find(stack.as_ref().map_err(Clone::clone)?, path, class)?),
     };
-    let selection = Selection { class, object, page: arguments.page, copies: arguments.copy, seed: arguments.seed };
+    // A file's page, as somebody reads it now.
+    let held = arguments.path.is_none();
+    let Inject { page, copy: copies, seed, .. } = *arguments;
+    let selection = Selection { class, object, page, held, copies, seed };
     let fault = match arguments.fault {
         FaultKind::Flip => match arguments.bit {
             Some(bit) => Fault::FlipBit { bit },
@@ -394,7 +400,7 @@ fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalo
         }
         _ => None,
     };
-    let Target { object, level, index, copies, .. } = target;
+    let Target { object, level, index, held, copies, .. } = target;
     let store = arguments.store.display().to_string();
     Ok(Injected {
         undo_command: format!("holdfast inject {} --undo {}", shell(&arguments.store), shell(&undo_file)),
@@ -411,6 +417,7 @@ fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalo
         path,
         level,
         index,
+        in_snapshots_only: held,
         copies: copies.len(),
         seed: arguments.seed,
         changes: changes.iter().map(changed).collect(),

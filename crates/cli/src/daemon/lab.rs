@@ -185,7 +185,8 @@ fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copi
         return Err(Failure::new("it is mounted read-only: nothing is written to its disk, nor damaged there"));
     }
     let device: Arc<dyn Device> = live.disks.bare()?.clone();
-    let selection = Selection { class: request.kind, object, page: request.page, copies, seed: request.seed };
+    let selection =
+        Selection { class: request.kind, object, page: request.page, held: false, copies, seed: request.seed };
     let fault = match request.bit {
         Some(bit) => Fault::FlipBit { bit },
         None => Fault::Flip { bits: request.bits },

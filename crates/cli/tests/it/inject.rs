@@ -57,6 +57,41 @@ fn store(rig: &Rig) {
     rig.run(["unmount", "m"]).exits(0);
 }
 
+/// A page that a snapshot has in an older version, and a directory: what is named by its path is what somebody reads now.
+#[test]
+fn of_a_path_the_live_block_is_damaged_and_not_a_snapshots() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let version = |byte: u8| fs::write(mount.join("d/f"), vec![byte; 5 * 4096]).unwrap();
+    fs::create_dir(mount.join("d")).unwrap();
+    for (byte, name) in [(1, "one"), (2, "two")] {
+        version(byte);
+        rig.run(["snapshot", "create", "m", name]).exits(0);
+    }
+    version(3);
+    fs::write(mount.join("d/later"), "").unwrap();
+    let kept = |name| fs::read(mount.join(".holdfast/snapshots").join(name).join("d/f"));
+    rig.run(["unmount", "m"]).exits(0);
+    for seed in ["1", "2", "3"] {
+        let words = ["inject", "s", "--kind", "file-data", "--path", "/d/f", "--page", "3", "--seed", seed, "--json"];
+        let done = rig.run(words).exits(0).json();
+        assert_eq!(done["in_snapshots_only"], false, "{done}");
+        rig.run(["mount", "s", "m"]).exits(0);
+        assert!(fs::read(mount.join("d/f")).is_err(), "{done}");
+        assert_eq!((kept("one").unwrap()[0], kept("two").unwrap()[0]), (1, 2));
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["inject", "s", "--undo", done["undo"].as_str().unwrap()]).exits(0);
+    }
+    rig.run(["inject", "s", "--kind", "directory", "--path", "/d", "--copy", "all"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert!(fs::metadata(mount.join("d/f")).is_err());
+    assert_eq!((kept("one").unwrap()[0], kept("two").unwrap()[0]), (1, 2));
+    rig.run(["unmount", "m"]).exits(0);
+}
+
 /// What leads to snapshots is gone everywhere: the files are there all the same.
 #[test]
 fn files_can_be_read_when_snapshots_cannot() {

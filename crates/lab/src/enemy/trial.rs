@@ -116,7 +116,8 @@ fn plan(
     if all_copies && most < 2 {
         return Ok(None);
     }
-    let mut selection = Selection { class, object: None, page: None, copies: copies(all_copies, most, seed), seed };
+    let mut selection =
+        Selection { class, object: None, page: None, held: true, copies: copies(all_copies, most, seed), seed };
     loop {
         return match inject::plan(device, catalogue, &selection, fault) {
             Ok(injection) if all_copies && injection.target.copies.len() < 2 => Ok(None),
