@@ -156,7 +156,10 @@ impl MountOptions {
 
     /// These options, changed by what `lists` say.
     pub(crate) fn and(mut self, lists: &[String]) -> Result<MountOptions, String> {
-        for option in each(lists) {
+        // A mode is judged by how long a page waits for its recovery point, wherever that is said.
+        let (modes, others): (Vec<&str>, Vec<&str>) =
+            each(lists).partition(|option| option.split('=').next() == Some("protection"));
+        for option in others.into_iter().chain(modes) {
             self.set(option)?;
         }
         if self.caching == Caching::Kernel && self.atime == Atime::Strict {
@@ -345,8 +348,10 @@ impl MountOptions {
             ("discard" | "nodiscard", None) => self.discard = name == "discard",
             ("protection", Some(value)) => {
                 let wanted: Wanted = value.parse().map_err(|error| format!("mount option protection: {error}"))?;
-                // By what the machine at hand is taken to be: a mount is of no other.
-                let Chosen { protection, warning, .. } = wanted.choose(&Assumed::default());
+                // By what the machine at hand is taken to be: a mount is of no other. A page may wait for longer than is assumed.
+                let mut assumed = Assumed::default();
+                assumed.flush = assumed.flush.max(self.epoch_ms as f64 / 1000.0);
+                let Chosen { protection, warning, .. } = wanted.choose(&assumed);
                 self.protection = Some(protection);
                 self.protection_warning = warning.map(|it| it + "; -o protection=auto takes a mode that keeps it");
             }
@@ -526,6 +531,19 @@ mod tests {
 
     fn parse(list: &str) -> Result<MountOptions, String> {
         MountOptions::parse(&[list.to_string()])
+    }
+
+    #[test]
+    fn a_mode_is_judged_by_the_epoch_wherever_that_is_said() {
+        let t_switch_s = |list| match parse(list).unwrap().protection {
+            Some(Protection::Dynamic { t_switch_s }) => t_switch_s,
+            other => panic!("{list}: {other:?}"),
+        };
+        let [before, behind] = ["epoch=60000,protection=dynamic", "protection=dynamic,epoch=60000"].map(t_switch_s);
+        let [default, short] = ["protection=dynamic", "protection=dynamic,epoch=10"].map(t_switch_s);
+        assert_eq!((before, short), (behind, default));
+        // Zero where the model says that xor is never enough on this machine.
+        assert!(behind < default || default == 0, "{behind} s with 60 s until a page is on the disk, else {default} s");
     }
 
     #[test]
