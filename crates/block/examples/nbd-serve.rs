@@ -116,13 +116,15 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
         wait_for_signal();
         on_signal.stop();
     });
-    let (at_main, at_log) = (set.clone(), set.clone());
+    let (at_main, at_log, reads) = (set.clone(), set.clone(), set.clone());
     let catching_up = std::thread::spawn(move || at_main.iter().for_each(|set| set.serve_main()));
     let logging = std::thread::spawn(move || at_log.iter().for_each(|set| set.serve_log()));
+    let reading = std::thread::spawn(move || reads.iter().for_each(|set| set.serve_reads()));
     let served = server.run(&listeners, &stop);
     set.iter().for_each(|set| set.end_main());
     catching_up.join().map_err(|_panic| "catching up has panicked")?;
     logging.join().map_err(|_panic| "writing to the log has panicked")?;
+    reading.join().map_err(|_panic| "reading from the log has panicked")?;
     set.iter().try_for_each(|set| set.settle())?;
     Ok(served?)
 }

@@ -373,16 +373,18 @@ impl Set {
         };
         let path = log.as_ref().map(|log| Path::new(log.name()));
         let in_use = InUse::new(lasting, path);
-        let (at_main, at_log) = (in_use.lasting.clone(), in_use.lasting.clone());
+        let [at_main, at_log, reads] = [(); 3].map(|()| in_use.lasting.clone());
         let threads = match is_read_only {
             true => Vec::new(),
             // Without one of them, whoever writes does its work.
-            false => {
-                [spawn("main".into(), move || at_main.serve_main()), spawn("log".into(), move || at_log.serve_log())]
-                    .into_iter()
-                    .flatten()
-                    .collect()
-            }
+            false => [
+                spawn("main".into(), move || at_main.serve_main()),
+                spawn("log".into(), move || at_log.serve_log()),
+                spawn("reads".into(), move || reads.serve_reads()),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         };
         let looked_at = log.filter(|_| is_read_only);
         Ok(Set { in_use, label, looked_at, is_read_only, watch, threads })

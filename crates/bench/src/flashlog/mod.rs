@@ -175,15 +175,15 @@ pub struct Bench {
     main: Arc<Timed>,
     log: Option<Arc<Timed>>,
     flashlog: Option<Arc<Flashlog>>,
-    /// Main is served by it.
-    server: Option<JoinHandle<()>>,
+    /// Main is served by them: one writes to it, one reads from the log.
+    servers: Vec<JoinHandle<()>>,
     sizes: Sizes,
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        if let Some((flashlog, server)) = self.flashlog.as_ref().zip(self.server.take()) {
-            flashlog.end_main();
+        self.flashlog.iter().for_each(|flashlog| flashlog.end_main());
+        for server in self.servers.drain(..) {
             // Its panic has been told where it was.
             let _ = self.clock.away(|| server.join());
         }
@@ -206,7 +206,7 @@ impl Bench {
                 Setup::Naive => Arc::new(naive::Naive::new(main.clone(), sizes.main)),
                 _ => main.clone(),
             };
-            return Ok(Bench { clock, device, main, log: None, flashlog: None, server: None, sizes });
+            return Ok(Bench { clock, device, main, log: None, flashlog: None, servers: Vec::new(), sizes });
         };
         let log = timed(sizes.log, if log == Log::Stick { AnyModel::Stick } else { AnyModel::Ssd })?;
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
@@ -216,9 +216,12 @@ impl Bench {
         let options = Options { mode, now, catch_up, timer: clock.clone(), ..Options::default() };
         let (device, _opened) = Flashlog::open(main.clone(), log.clone(), &options).map_err(of_set)?;
         let flashlog = Arc::new(device);
-        let (guest, served, time) = (clock.guest(), flashlog.clone(), clock.clone());
-        let server = Some(std::thread::spawn(move || guest.begin(&time, || served.serve_main())));
-        Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), server, sizes })
+        let serve = |serve: fn(&Flashlog)| {
+            let (guest, served, time) = (clock.guest(), flashlog.clone(), clock.clone());
+            std::thread::spawn(move || guest.begin(&time, || serve(&served)))
+        };
+        let servers = vec![serve(Flashlog::serve_main), serve(Flashlog::serve_reads)];
+        Ok(Bench { clock, device: flashlog.clone(), main, log: Some(log), flashlog: Some(flashlog), servers, sizes })
     }
 
     /// As after a pause, in which main catches up.

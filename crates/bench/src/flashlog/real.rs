@@ -111,10 +111,10 @@ impl Drop for Devices {
     }
 }
 
-/// Main or log alone, or a set of both with threads that serve main and the log.
+/// Main or log alone, or a set of both with the threads that serve it.
 struct Opened {
     device: Arc<dyn Device>,
-    set: Option<(Arc<Flashlog>, [JoinHandle<()>; 2])>,
+    set: Option<(Arc<Flashlog>, [JoinHandle<()>; 3])>,
 }
 
 impl Opened {
@@ -175,9 +175,10 @@ impl Devices {
         let options = flashlog::Options { mode, ..flashlog::Options::default() };
         let (set, _) = Flashlog::open(main, log, &options).map_err(of_set)?;
         let set = Arc::new(set);
-        let (at_main, at_log) = (set.clone(), set.clone());
-        let threads =
-            [std::thread::spawn(move || at_main.serve_main()), std::thread::spawn(move || at_log.serve_log())];
+        let threads = [Flashlog::serve_main, Flashlog::serve_log, Flashlog::serve_reads].map(|serve| {
+            let set = set.clone();
+            std::thread::spawn(move || serve(&set))
+        });
         Ok(Opened { device: set.clone(), set: Some((set, threads)) })
     }
 

@@ -2,6 +2,7 @@
 
 use super::chunk::zero_block;
 use super::device::{Failure, Flashlog, Order, Side};
+use super::fetch::Asked;
 use super::format::{Label, Point, State};
 use super::labels::Labelled;
 use super::lost::Lost;
@@ -10,6 +11,7 @@ use super::stages::{Map, Place, Stage, Version, is_half_step};
 use super::turns::TurnGuard;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use std::borrow::Borrow;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -337,12 +339,22 @@ impl Flashlog {
             }
         }
         self.write_batch_to_main(batch, &mut lost)?;
-        for batch in in_log.chunks(BATCH_BLOCKS) {
-            if pace == Pace::Patient {
-                self.wait_for_log(|company| company.hurried > 0)?;
-            }
-            let batch = batch.iter().map(|(address, version)| (**address, (*version).clone())).collect();
-            self.write_batch_to_main(batch, &mut lost)?;
+        let mut asked = None;
+        let mut pieces = in_log.chunks(self.piece_blocks(BATCH_BLOCKS)).peekable();
+        while let Some(piece) = pieces.next() {
+            let read = match asked.take().and_then(Asked::take) {
+                Some(read) => read?,
+                None => {
+                    if pace == Pace::Patient {
+                        self.wait_for_log(|company| company.hurried > 0)?;
+                    }
+                    self.read_positions(&positions(piece))?
+                }
+            };
+            let ahead = pieces.peek().filter(|_| pace == Pace::AtOnce || self.is_waited_for());
+            asked = ahead.and_then(|next| self.ask(positions(next)));
+            let piece: Vec<_> = piece.iter().map(|(address, version)| (**address, (*version).clone())).collect();
+            self.write_verified(&piece, read, &mut lost)?;
         }
         Ok(lost)
     }
@@ -356,14 +368,23 @@ impl Flashlog {
                 version.place = Place::Log(*position);
             }
         }
-        // One buffer for what comes from the log, in the order of the batch; memory is written from where it is.
-        let mut read = AlignedBuf::zeroed(batch.iter().filter(|(_, version)| is_in_log(version)).count() * BLOCK_SIZE);
-        let lost_now = self.read_versions(&batch, &mut read)?;
+        let read = self.read_positions(&positions(&batch))?;
+        self.write_verified(&batch, read, lost)
+    }
+
+    /// Writes a batch to main, of which the log's blocks have been read in the order of the batch; memory is written from where it is.
+    fn write_verified(
+        &self,
+        batch: &[(u64, Version)],
+        mut read: AlignedBuf,
+        lost: &mut Vec<Lost>,
+    ) -> Result<(), Failure> {
+        let lost_now = self.verify_versions(batch, &mut read)?;
         let is_lost = |address: &u64| lost_now.binary_search_by_key(address, |lost| lost.address).is_ok();
         let (blocks, _none) = read.as_chunks::<BLOCK_SIZE>();
         let mut read = blocks.iter();
         let mut runs: Vec<(u64, Vec<IoSlice<'_>>)> = Vec::new();
-        for (address, version) in &batch {
+        for (address, version) in batch {
             let bytes: &[u8] = match &version.place {
                 Place::Held(chunk, index, _) => chunk.block(*index),
                 Place::Memory(chunk, index) => {
@@ -393,24 +414,16 @@ impl Flashlog {
         Ok(())
     }
 
-    /// Reads, of these versions, those that are in the log, one after the other into `bytes`, and verifies them. Gives those that are lost, in
-    /// order.
-    fn read_versions(&self, batch: &[(u64, Version)], bytes: &mut [u8]) -> Result<Vec<Lost>, Failure> {
-        let in_log: Vec<(u64, &Version, u64)> = batch
-            .iter()
-            .filter_map(|(address, version)| match version.place {
-                Place::Log(position) => Some((*address, version, position)),
-                Place::Memory(..) | Place::Held(..) | Place::Zeros(_) => None,
-            })
-            .collect();
-        let positions: Vec<u64> = in_log.iter().map(|(_, _, position)| *position).collect();
-        self.rings.read_each(Area::Data, &positions, bytes).map_err(Failure::of(Side::Log))?;
+    /// Verifies, of these versions, those that are in the log, which have been read one after the other into `bytes`. Gives those that are
+    /// lost, in order.
+    fn verify_versions(&self, batch: &[(u64, Version)], bytes: &mut [u8]) -> Result<Vec<Lost>, Failure> {
+        let in_log = batch.iter().filter_map(|(address, version)| Some((*address, version, position(version)?)));
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         let mut lost = Vec::new();
-        for (block, (address, version, position)) in blocks.iter_mut().zip(&in_log) {
-            match self.verify_or_mend(block, *address, version.sum, *position) {
+        for (block, (address, version, position)) in blocks.iter_mut().zip(in_log) {
+            match self.verify_or_mend(block, address, version.sum, position) {
                 Err(failure @ Failure { error: crate::Error::Damaged { got, .. }, .. }) => {
-                    lost.push(Lost { address: *address, position: *position, sum: version.sum, got, failure });
+                    lost.push(Lost { address, position, sum: version.sum, got, failure });
                 }
                 done => done?,
             }
@@ -472,6 +485,7 @@ fn part(blocks: &Map, is_now: impl Fn(&Version) -> bool) -> Map {
     now.map(|(address, version)| (*address, version.clone())).collect()
 }
 
-fn is_in_log(version: &Version) -> bool {
-    matches!(version.place, Place::Log(_))
+/// Where in the log those are that are there.
+fn positions<A, V: Borrow<Version>>(batch: &[(A, V)]) -> Vec<u64> {
+    batch.iter().filter_map(|(_, version)| position(version.borrow())).collect()
 }

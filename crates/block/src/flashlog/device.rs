@@ -4,6 +4,7 @@ use super::append::Head;
 use super::catch_up::MainSide;
 use super::chunk::{Chunk, Memory};
 use super::dirty::Marks;
+use super::fetch::Fetching;
 use super::format::{Damage, Role};
 use super::lacking::Lacking;
 use super::past::Uses;
@@ -171,6 +172,8 @@ pub struct Flashlog {
     pub(super) stages: Mutex<Stages>,
     /// What a thread that serves the log waits for, with `stages`. Not the timer: each wake of that is for all who wait.
     pub(super) logger: Condvar,
+    /// The piece of the log that main gets next. No other lock is taken under it.
+    pub(super) fetching: Fetching,
     /// Threads that write now.
     pub(super) writers: AtomicUsize,
     pub(super) latch: Latch,

@@ -3,7 +3,7 @@
 use super::alone::{Alone, NotGrown};
 use super::attach::Attached;
 use super::create::set_blocks;
-use super::device::{Flashlog, Options, Side};
+use super::device::{Flashlog, Mode, Options, Side};
 use super::format::{AREA_UNIT_BLOCKS, LABEL_AREA_BLOCKS, Role};
 use super::past::Uses;
 use super::patience::Watch;
@@ -297,6 +297,13 @@ impl Lasting {
         self.serve(Flashlog::serve_log);
     }
 
+    /// As [`Flashlog::serve_reads`], through all changes of the log.
+    pub fn serve_reads(&self) {
+        if self.options.mode == Mode::Asynchronous {
+            self.serve(Flashlog::serve_reads);
+        }
+    }
+
     fn serve(&self, serve: impl Fn(&Flashlog)) {
         while !self.is_ending.load(Ordering::SeqCst) {
             let ticket = self.options.timer.ticket();
@@ -309,7 +316,7 @@ impl Lasting {
         }
     }
 
-    /// Ends [`Lasting::serve_main`] and [`Lasting::serve_log`].
+    /// Ends [`Lasting::serve_main`], [`Lasting::serve_log`] and [`Lasting::serve_reads`].
     pub fn end_main(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
         if let Now::Set(set) = self.now() {

@@ -552,6 +552,7 @@ fn threads_write_while_the_log_comes_and_goes() {
         let set = Lasting::of(set, stop());
         std::thread::scope(|scope| {
             scope.spawn(|| set.serve_main());
+            scope.spawn(|| set.serve_reads());
             // Also if this fails: the server is waited for.
             let _ends = Ends(&set);
             let writers: Vec<_> = (0..3u64)

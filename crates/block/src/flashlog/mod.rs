@@ -26,6 +26,7 @@
 //! | `chunk`, `stages` | what main does not have yet |
 //! | `append`, `seal` | to the log; saying that it is durable when nothing follows |
 //! | `catch_up` | from memory or the log to main |
+//! | `fetch` | reading from the log what main gets next, in a thread of the caller's |
 //! | `zeros` | discards and zeros, as entries of the log without data |
 //! | `trim` | discarding what the log has let go of |
 //! | `serve`, `turns` | the same in a thread of the caller's; how threads wait for each other |
@@ -72,6 +73,9 @@ mod enlarge;
 mod error;
 #[cfg(test)]
 mod failure_tests;
+mod fetch;
+#[cfg(test)]
+mod fetch_tests;
 #[cfg(test)]
 mod follow_tests;
 mod format;

@@ -5,6 +5,7 @@ use super::append::Head;
 use super::catch_up::{MainSide, Pace};
 use super::chunk::zero_sum;
 use super::device::{Failure, Flashlog, Mode, Options, Order, Side};
+use super::fetch::Fetching;
 use super::format::{Label, Of, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
@@ -83,6 +84,7 @@ impl Flashlog {
             main: Arc::clone(&main.device),
             stages: Mutex::new(stages),
             logger: Condvar::new(),
+            fetching: Fetching::default(),
             writers: AtomicUsize::new(0),
             main_side: Turn::new(MainSide { labels: main, failed: None }, Arc::clone(&options.timer)),
             head: Turn::new(

@@ -1,5 +1,5 @@
 //! Main catches up in a thread of the caller's, so that it works while the log does; and in another, the log gets what is gathered while
-//! writers gather more.
+//! writers gather more. (What main gets from the log a third one reads: see `fetch`.)
 //!
 //! Nothing depends on these threads: whoever needs main to be up to date, or the log to have something, sees to it with what is there. With
 //! the first, a writer flushes the log in pieces, so that main can begin with one while the log gets the next, and waits for memory instead
@@ -70,7 +70,8 @@ impl Flashlog {
         }
     }
 
-    /// Ends [`Flashlog::serve_main`] and [`Flashlog::serve_log`], also those that begin later. They return when what they are doing is done.
+    /// Ends [`Flashlog::serve_main`], [`Flashlog::serve_log`] and [`Flashlog::serve_reads`], also those that begin later. They return when what they
+    /// are doing is done.
     pub fn end_main(&self) {
         self.stages.lock().company.is_ending = true;
         self.options.timer.wake();
@@ -309,6 +310,12 @@ impl Flashlog {
             self.options.timer.wait(ticket, Some(until));
             self.stages.lock().company.patient -= 1;
         }
+    }
+
+    /// Whether somebody waits for main, or soon will.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let stages = self.stages.lock();
+        stages.company.hurried > 0 || self.is_nearly_full(&stages)
     }
 
     /// Asynchronous mode: wakes the thread that serves main, if it is time.

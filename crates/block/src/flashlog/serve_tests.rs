@@ -355,7 +355,7 @@ fn content(number: u64) -> Vec<u8> {
     if number == 0 { vec![0; BLOCK_SIZE] } else { block(number) }
 }
 
-/// Of every other seed the log is served as well.
+/// Of every other seed the log is served as well, and read from while main is written.
 fn work(device: &Flashlog, seed: u64) -> Vec<Writer> {
     let write = || {
         std::thread::scope(|scope| {
@@ -363,7 +363,16 @@ fn work(device: &Flashlog, seed: u64) -> Vec<Writer> {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     };
-    if seed % 2 == 1 { both_served(device, write) } else { served(device, write) }
+    if seed.is_multiple_of(2) {
+        return served(device, write);
+    }
+    both_served(device, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| device.serve_reads());
+            let _ended = Ended(device);
+            write()
+        })
+    })
 }
 
 #[test]
@@ -633,6 +642,7 @@ fn threads_that_are_told_to_end_before_they_begin_end_and_writers_go_on_without(
     device.end_main();
     device.serve_main();
     device.serve_log();
+    device.serve_reads();
     for number in 0..500 {
         put_two(&device, number, number).unwrap();
     }

@@ -79,7 +79,7 @@ pub(super) enum Knowledge {
 const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 
 /// Main gets a full log in so many steps.
-const STEPS: u64 = 8;
+pub(super) const STEPS: u64 = 8;
 /// So many places where a step may end are remembered of a full log.
 const ENDS: u64 = 64;
 

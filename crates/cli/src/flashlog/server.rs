@@ -154,9 +154,10 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
         let set = set.clone();
         spawn("attach".into(), move || set.take_back(&log)).map_err(says)?;
     }
-    let (at_main, at_log) = (lasting.clone(), lasting.clone());
+    let (at_main, at_log, reads) = (lasting.clone(), lasting.clone(), lasting.clone());
     let catching_up = spawn("catch-up".into(), move || at_main.serve_main()).map_err(says)?;
     let logging = spawn("log".into(), move || at_log.serve_log()).map_err(says)?;
+    let reading = spawn("reads".into(), move || reads.serve_reads()).map_err(says)?;
     let asked = set.clone();
     let control = Commands::take(&control_path, move |request, tell| asked.respond(request, tell))?;
     ready(&Ready { report: set.report(), control: control_path, replayed_blocks });
@@ -168,7 +169,7 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     control.end();
     lasting.end_main();
     // A panic would have ended the process.
-    let _ = (catching_up.join(), logging.join());
+    let _ = (catching_up.join(), logging.join(), reading.join());
     // The next opening has nothing to do then; without it, it does this.
     let closed = lasting.close().map_err(says);
     served.and(closed)
