@@ -48,8 +48,8 @@ impl GivenUp {
         };
         let ended = utc(self.ended_s.try_into().unwrap_or(i64::MAX));
         format!(
-            "{pages} of {files} went bad in memory before the mount ended ({ended}): older contents, or none, are there until written \
-             again"
+            "{pages} of {files} went bad in memory before the mount ended ({ended}): older contents are there, or an \
+             error where there were none, until written again"
         )
     }
 

@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     };
     if bad_pages > 0 && !arguments.force {
         return Err(Failure::new(format!(
-            "{}: {} went bad in memory, so the disk has older contents of them, or none; nothing was unmounted",
+            "{}: {} went bad in memory, and the disk has what was there before, if anything was; nothing was unmounted",
             directory.display(),
             count(bad_pages, "page", "pages")
         ))
@@ -173,7 +173,10 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     if bad_pages > 0 {
         let pages = count(bad_pages, "page that went bad in memory has", "pages that went bad in memory have");
         let failure = Failure::new(format!("{} is unmounted; {pages} not been stored", directory.display()));
-        return Err(failure.hint(format!("those files have older contents there, or none{}", named_by(&state))));
+        return Err(failure.hint(format!(
+            "those files have older contents there, or an error where they had none{}",
+            named_by(&state)
+        )));
     }
     let (directory, store) = (directory.display().to_string(), mount.source.display().to_string());
     print(format, &Unmounted { directory, store, left, was });

@@ -98,8 +98,8 @@ impl Earlier {
         for Named { path, pages, bytes } in this.entries.iter().filter_map(|entry| entry.named(stack)) {
             let pages = count(pages, "page", "pages");
             tracing::error!(
-                "{path}: {pages} (bytes {bytes}) went bad in memory before an earlier mount ended: older contents, or none, until it is \
-                 written again"
+                "{path}: {pages} (bytes {bytes}) went bad in memory before an earlier mount ended: older contents, or an \
+                 error where there were none, until it is written again"
             );
         }
         this
@@ -131,7 +131,7 @@ impl Earlier {
     /// # Errors
     /// With an exit code of its own: there is something, and the store is in order all the same.
     pub(super) fn add(&self, stack: &Stack, store: &Path) -> Result<(), Failure> {
-        let bad = stack.log_bad("is given up: older contents, or none, are there now");
+        let bad = stack.log_bad("is given up: older contents are there now, or an error where there were none");
         let (files, pages) = (bad.len() as u64, bad.iter().map(|file| file.pages).sum());
         let mut entries: Vec<Entry> = bad.into_iter().filter_map(|file| Entry::of(stack, file)).collect();
         entries.extend(self.entries.iter().filter(|entry| entry.holds(stack)).cloned());
