@@ -1,6 +1,6 @@
 //! A thread that reads from the log what main gets next.
 use super::catch_up::Pace;
-use super::lasting_tests::alone;
+use super::lasting_tests::{Ends, alone};
 use super::lost_tests::is_damaged;
 use super::serve_tests::{Moved, set, until};
 use super::tests::{Unplugged, block, get, options, put, spoil};
@@ -263,6 +263,7 @@ fn main_goes_on_alone_when_the_log_has_gone_and_the_thread_waits_for_another() {
             set.serve_reads();
             assert!(is_ended.load(Ordering::SeqCst), "it does not wait");
         });
+        let _ends = Ends(&set);
         until(|| set.set().is_some_and(|set| set.fetching.is_served()));
         (0..100).for_each(|at| put(&set, at, at).unwrap());
         set.settle().unwrap();
@@ -273,7 +274,6 @@ fn main_goes_on_alone_when_the_log_has_gone_and_the_thread_waits_for_another() {
         set.attach_new_log(Arc::new(MemoryDevice::new(256 * 12)), Uuid([9; 16])).unwrap();
         until(|| set.set().is_some_and(|set| set.fetching.is_served()));
         is_ended.store(true, Ordering::SeqCst);
-        set.end_main();
     });
     assert!((0..100).all(|at| get(&set, at) == block(at + 1)));
 }

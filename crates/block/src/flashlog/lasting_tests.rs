@@ -536,7 +536,8 @@ fn a_policy_may_be_to_stop() {
     set.attach_log(devices.log.clone()).unwrap();
 }
 
-struct Ends<'a>(&'a Lasting);
+/// Ends the threads, also when a test fails: the scope of them waits for them.
+pub(super) struct Ends<'a>(pub(super) &'a Lasting);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
