@@ -21,8 +21,8 @@ Examples:
   holdfast flashlog model                  lives and costs, beside RAID's
 A disk (main) and a small device (log, a stick) that travels with it are one
 device for NBD clients. Everything that is flushed is on both, until a backup
-has it: if one of them dies, nothing is lost. With --mode async it is on the log
-alone until main catches up; status says how much.";
+has it: if one of them dies, nothing is lost. With --mode async it is on the
+log alone until main catches up; status says how much.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Flashlog {
