@@ -76,9 +76,13 @@ requirements() {
     cargo fmt --version && cargo clippy --version || lacks "rustfmt or clippy is missing: rustup component add rustfmt clippy"
     [ "$(command -v cc)" ] || lacks "there is no C compiler: install the packages gcc and libc6-dev"
     [ -e /dev/fuse ] || lacks "there is no /dev/fuse: load the module (modprobe fuse) or, in a container, pass --device /dev/fuse"
+    [ -e /dev/loop-control ] || lacks "there is no /dev/loop-control: load the module (modprobe loop) or, in a container, pass it and the loop devices (--device)"
     [ "$(id -u)" = 0 ] || sudo="sudo -n"
     if ! $sudo true; then lacks "the suites mount, which needs root: run this as root, or by a user whose sudo asks for no password"
-    elif ! $sudo unshare --mount true; then lacks "root may not mount here: a container needs --cap-add SYS_ADMIN"; fi
+    elif ! $sudo unshare --mount true; then lacks "root may not mount here: a container needs --cap-add SYS_ADMIN"
+    elif ! $sudo unshare --mount sh -c 'mount -t tmpfs tmpfs /run && mknod /run/null c 1 3'; then
+        lacks "root may make no devices here: a container needs --cap-add MKNOD, and no name space of users"
+    fi
     return $status
 }
 # install_all MODE: what the tests and the suites need, in one go, so that apt's lists are fetched once at most. Fuzzing is for hours.

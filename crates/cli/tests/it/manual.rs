@@ -293,7 +293,14 @@ fn the_udev_rules_name_what_there_is() {
 /// By udev itself, which reads them with name spaces of its own for `/run` and `/dev`, so that nothing is left of it.
 #[test]
 fn udev_understands_the_rules() {
+    const PLACES: &str = "mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3";
     if !is_there("udevadm") || !root("udev reads rules of root only") {
+        return;
+    }
+    // Root of a container, or of a name space of users, may be less.
+    let probe = Command::new("unshare").args(["--mount", "sh", "-c", PLACES]).output();
+    if !probe.as_ref().is_ok_and(|probe| probe.status.success()) {
+        lacks("root", &format!("root may not mount, or make devices: {probe:?}"));
         return;
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/udev/90-holdfast-flashlog.rules");
@@ -301,10 +308,10 @@ fn udev_understands_the_rules() {
     let rig = Rig::new();
     let wrong = |rules: &str| {
         fs::write(rig.path("90-ours.rules"), rules).unwrap();
-        let script = "mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev && mknod /dev/null c 1 3 && mkdir -p /run/udev/rules.d \
-             && cat >/run/udev/rules.d/90-ours.rules && exec udevadm test --action=add /sys/class/mem/null 2>&1";
+        let read = "mkdir -p /run/udev/rules.d && cat >/run/udev/rules.d/90-ours.rules \
+             && exec udevadm test --action=add /sys/class/mem/null 2>&1";
         let asked = Command::new("unshare")
-            .args(["--mount", "sh", "-c", script])
+            .args(["--mount", "sh", "-c", &format!("{PLACES} && {read}")])
             .stdin(fs::File::open(rig.path("90-ours.rules")).unwrap())
             .output()
             .unwrap();
@@ -314,6 +321,7 @@ fn udev_understands_the_rules() {
         said.lines().filter(|line| line.starts_with("/run/udev/rules.d/90-ours.rules:")).count()
     };
     assert_eq!(wrong(&rules), 0);
-    assert_eq!(wrong(&rules.replace("ENV{HOLDFAST_FLASHLOG_SET}!=", "ENVY{HOLDFAST_FLASHLOG_SET}!=")), 1);
-    assert_eq!(wrong(&rules.replace("SYMLINK+=", "SYMLINK==+")), 1);
+    // In how many lines it says so is the version's affair.
+    assert!(wrong(&rules.replace("ENV{HOLDFAST_FLASHLOG_SET}!=", "ENVY{HOLDFAST_FLASHLOG_SET}!=")) > 0);
+    assert!(wrong(&rules.replace("SYMLINK+=", "SYMLINK==+")) > 0);
 }
