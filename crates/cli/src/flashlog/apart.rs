@@ -58,6 +58,12 @@ impl Kernel {
 
     /// Of what the kernel has this directory for.
     fn below(&self, directory: &Path, layers: usize) -> BTreeSet<Base> {
+        // A partition may be one of a loop device or an array.
+        if directory.join("partition").exists()
+            && let Some(disk) = directory.parent()
+        {
+            return self.below(disk, layers);
+        }
         let of_parts = || -> Option<BTreeSet<Base>> {
             let layers = layers.checked_sub(1)?;
             if let Ok(file) = fs::read_to_string(directory.join("loop/backing_file")) {
@@ -70,9 +76,7 @@ impl Kernel {
         if let Some(parts) = of_parts().filter(|parts| !parts.is_empty()) {
             return parts;
         }
-        let is_part = directory.join("partition").exists();
-        let disk = if is_part { directory.parent().unwrap_or(directory) } else { directory };
-        disk.file_name().map(|name| Base::Disk(name.to_string_lossy().into_owned())).into_iter().collect()
+        directory.file_name().map(|name| Base::Disk(name.to_string_lossy().into_owned())).into_iter().collect()
     }
 }
 
@@ -98,7 +102,7 @@ mod tests {
         assert!(told.starts_with("Warning: main and log and backup are "), "{told}");
     }
 
-    /// Two partitions of a disk, a loop device over a file on one of them, a volume over both and another disk.
+    /// Two partitions of a disk, a loop device with a partition over a file on one of them, a volume over the other and another disk.
     #[test]
     fn partitions_loop_devices_and_volumes_are_what_is_below_them() {
         let directory = tempfile::tempdir().unwrap();
@@ -108,11 +112,11 @@ mod tests {
         let file = sys.join("file");
         fs::write(&file, []).unwrap();
         let number = fs::metadata(&file).unwrap().dev();
-        for name in ["sda/sda1", "sda/sda2", "sdb", "loop0/loop", "dm-0/slaves"] {
+        for name in ["sda/sda1", "sda/sda2", "sdb", "loop0/loop", "loop0/loop0p1", "dm-0/slaves"] {
             fs::create_dir_all(sys.join(name)).unwrap();
         }
-        for part in ["sda1", "sda2"] {
-            fs::write(sys.join("sda").join(part).join("partition"), "1\n").unwrap();
+        for part in ["sda/sda1", "sda/sda2", "loop0/loop0p1"] {
+            fs::write(sys.join(part).join("partition"), "1\n").unwrap();
         }
         // The file is on the first partition, whatever has it in truth.
         symlink(sys.join("sda/sda1"), kernel.0.join(format!("{}:{}", major(number), minor(number)))).unwrap();
@@ -123,9 +127,13 @@ mod tests {
         let below = |name: &str| kernel.below(&sys.join(name), LAYERS_MOST);
         let disks = |names: &[&str]| names.iter().map(|name| Base::Disk(name.to_string())).collect::<BTreeSet<_>>();
         assert_eq!(kernel.bases(&file, LAYERS_MOST), disks(&["sda"]));
-        for (name, on) in
-            [("sda/sda2", &["sda"][..]), ("sdb", &["sdb"]), ("loop0", &["sda"]), ("dm-0", &["sda", "sdb"])]
-        {
+        for (name, on) in [
+            ("sda/sda2", &["sda"][..]),
+            ("sdb", &["sdb"]),
+            ("loop0", &["sda"]),
+            ("loop0/loop0p1", &["sda"]),
+            ("dm-0", &["sda", "sdb"]),
+        ] {
             assert_eq!(below(name), disks(on), "{name}");
         }
         // A loop device that says that it is over a file on itself ends at itself.
