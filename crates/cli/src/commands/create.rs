@@ -70,7 +70,7 @@ impl Report for Created {
         if let Some(warning) = &self.protection_warning {
             text.push_str(&format!("Warning: {warning}.\n"));
         }
-        if let Some(CreatedSet { set, log, log_bytes, mode, backup, warning }) = &self.flashlog {
+        if let Some(CreatedSet { set, log, log_bytes, mode, backup, devices_warning }) = &self.flashlog {
             let (log, size) = (quoting::name(log), size::show(*log_bytes));
             text.push_str(&format!("It is on the Flashlog {set}, with a log of {size} on {log} ({mode}).\n"));
             text.push_str(&match backup {
@@ -80,7 +80,7 @@ impl Report for Created {
                         .into()
                 }
             });
-            text.push_str(warning.as_deref().unwrap_or_default());
+            text.push_str(&apart::words(devices_warning.as_deref()));
         }
         if !self.reserved {
             text.push_str("This host does not set space aside: if it runs out, the store takes no more changes.\n");
@@ -100,8 +100,8 @@ struct CreatedSet {
     #[serde(skip_serializing_if = "Option::is_none")]
     backup: Option<String>,
     /// What its devices have in common.
-    #[serde(skip)]
-    warning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices_warning: Option<String>,
 }
 
 /// What a new store is to be, besides its size.
@@ -345,7 +345,7 @@ fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> R
         log_bytes: sets::size_bytes(&*log.device),
         mode: mode_name(set.mode),
         backup: backup.map(|path| path.display().to_string()),
-        warning: apart::warning(store, Some(&set.log), backup),
+        devices_warning: apart::warning(store, Some(&set.log), backup),
     };
     Ok(Created { flashlog: Some(set), ..created })
 }

@@ -19,7 +19,7 @@ enum Base {
     FileSystem(u64),
 }
 
-/// A line if some of these are on the same disk or in the same file system. What cannot be looked at is passed over.
+/// What to warn of if some of these are on the same disk or in the same file system. What cannot be looked at is passed over.
 pub(crate) fn warning(main: &Path, log: Option<&Path>, backup: Option<&Path>) -> Option<String> {
     let devices = [(Role::Main, Some(main)), (Role::Log, log), (Role::Backup, backup)];
     let mut all: BTreeMap<Base, Vec<String>> = BTreeMap::new();
@@ -33,7 +33,13 @@ pub(crate) fn warning(main: &Path, log: Option<&Path>, backup: Option<&Path>) ->
         Base::Disk(name) => format!("on one disk ({name})"),
         Base::FileSystem(_) => "in one file system".to_string(),
     };
-    Some(format!("Warning: {} are {place}: what happens to that happens to each of them.\n", roles.join(" and ")))
+    let (last, others) = roles.split_last()?;
+    Some(format!("{} and {last} are {place}: the failure of that may take each of them", others.join(", ")))
+}
+
+/// A line for people, if there is something to warn of.
+pub(crate) fn words(warning: Option<&str>) -> String {
+    warning.map_or(String::new(), |warning| format!("Warning: {warning}.\n"))
 }
 
 /// Where the kernel tells of disks.
@@ -93,13 +99,13 @@ mod tests {
         assert_eq!(warning(&main, Some(&log), None), None, "there is no log yet");
         fs::write(&log, []).unwrap();
         let told = warning(&main, Some(&log), None).unwrap();
-        assert!(told.starts_with("Warning: main and log are ") && told.ends_with("\n"), "{told}");
+        assert!(told.starts_with("main and log are ") && told.ends_with(" of them"), "{told}");
         let elsewhere = Some(Path::new("/proc/self/status"));
         assert_eq!(warning(&main, elsewhere, None), None);
         let told = warning(&main, elsewhere, Some(&log)).unwrap();
-        assert!(told.starts_with("Warning: main and backup are "), "{told}");
+        assert!(told.starts_with("main and backup are "), "{told}");
         let told = warning(&main, Some(&log), Some(&log)).unwrap();
-        assert!(told.starts_with("Warning: main and log and backup are "), "{told}");
+        assert!(told.starts_with("main, log and backup are "), "{told}");
     }
 
     /// Two partitions of a disk, a loop device with a partition over a file on one of them, a volume over the other and another disk.

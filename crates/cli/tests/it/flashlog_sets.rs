@@ -103,6 +103,25 @@ fn a_device_that_is_not_there_hides_no_other() {
 }
 
 #[test]
+fn devices_of_one_file_system_are_told_to_people_and_to_scripts() {
+    const TOLD: &str = "main, log and backup are ";
+    let rig = Rig::new();
+    let devices = |set: [&'static str; 3]| ["--main", set[0], "--log", set[1], "--backup", set[2]];
+    let size = ["--size", "64M"];
+    let words = rig.run([&["flashlog", "create"], &devices(["a", "b", "c"])[..], &size].concat()).exits(0).out;
+    assert!(words.contains(&format!("\nWarning: {TOLD}")), "{words}");
+    let set = devices(["d", "e", "f"]);
+    let made = rig.run([&["flashlog", "create", "--json"], &set[..], &size].concat()).exits(0).json();
+    let server = Server::start(&rig, &set);
+    let store = devices(["g", "h", "i"]);
+    let store = rig.run([&["create", "--json"], &store[..], &size].concat()).exits(0).json();
+    for told in [&made, &server.begun, &store["flashlog"]] {
+        assert!(told["devices_warning"].as_str().is_some_and(|warning| warning.starts_with(TOLD)), "{told}");
+    }
+    server.stop();
+}
+
+#[test]
 fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
     let rig = set();
     let server = Server::start(&rig, &SET);

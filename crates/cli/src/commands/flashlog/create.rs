@@ -25,8 +25,8 @@ struct Created {
     #[serde(skip_serializing_if = "Option::is_none")]
     backup: Option<String>,
     /// What they have in common.
-    #[serde(skip)]
-    warning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices_warning: Option<String>,
     #[serde(skip)]
     serve: String,
     #[serde(skip)]
@@ -38,7 +38,7 @@ impl Report for Created {
         let (size, log) = (size::show(self.size_bytes), size::show(self.log_bytes));
         let name = quoting::name(&self.main);
         let mut text = format!("Made the Flashlog {}: {size} on {name}, with a log of {log}.\n", self.set);
-        text.push_str(self.warning.as_deref().unwrap_or_default());
+        text.push_str(&apart::words(self.devices_warning.as_deref()));
         text.push_str(&format!("Serve it with: {}\n", self.serve));
         text.push_str(&format!("Then back it up with: {}\n", self.back_up));
         text
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
             log: log.display().to_string(),
             log_bytes: sets::size_bytes(&*log_ground.device),
             backup: backup.as_ref().map(|path| path.display().to_string()),
-            warning: apart::warning(main, Some(log), backup.as_deref()),
+            devices_warning: apart::warning(main, Some(log), backup.as_deref()),
             serve: format!("holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
             back_up: format!("holdfast flashlog backup --to {to}"),
         },

@@ -25,8 +25,8 @@ struct Begun {
     /// What the log had and main may not have had.
     replayed_bytes: u64,
     /// What the devices have in common.
-    #[serde(skip)]
-    warning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices_warning: Option<String>,
 }
 
 impl Report for Begun {
@@ -36,7 +36,7 @@ impl Report for Begun {
         if let Some(problem) = &self.set.problem {
             text.push_str(&format!("NOT PROTECTED: {problem}.\n"));
         }
-        text.push_str(self.warning.as_deref().unwrap_or_default());
+        text.push_str(&apart::words(self.devices_warning.as_deref()));
         if self.replayed_bytes > 0 {
             text.push_str(&format!("{} of the log may not have been on main.\n", size::show(self.replayed_bytes)));
         }
@@ -84,10 +84,10 @@ pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLe
         connections: arguments.connections.into(),
         control: one(&arguments.control)?,
     };
-    let warning = apart::warning(&serving.main, serving.log.as_deref(), serving.backup.as_deref());
+    let devices_warning = apart::warning(&serving.main, serving.log.as_deref(), serving.backup.as_deref());
     server::serve(serving, inherited, |Ready { report, control, replayed_blocks }| {
         let control = control.display().to_string();
         let replayed_bytes = sets::bytes(*replayed_blocks);
-        print(format, &Begun { set: report.clone(), control, replayed_bytes, warning });
+        print(format, &Begun { set: report.clone(), control, replayed_bytes, devices_warning });
     })
 }
