@@ -185,7 +185,8 @@ pub(crate) fn run(
         }
     }
     let mut ground = ground::take(&wanted, is_own)?;
-    let new = !ground.label.as_ref().is_some_and(is_own);
+    let own = ground.label.as_ref().filter(|label| is_own(label));
+    let (new, is_backup) = (own.is_none(), own.and_then(|label| label.backup));
     let is_bytes = sets::size_bytes(&*ground.device);
     if let Some(asked) = to.size_bytes.filter(|asked| !new && asked.abs_diff(is_bytes) >= BLOCK_SIZE as u64) {
         let (path, is, asked) = (shown(&to.path), size::show(is_bytes), size::show(asked));
@@ -207,11 +208,16 @@ pub(crate) fn run(
     if let Some(watch) = flashlog.watch() {
         device = watch.over(Role::Backup, device).map_err(explain)?;
     }
+    // Nothing is refused any more for what the device is; the log's label changes with the beginning of the copy.
+    if let Some(before) = status.backup.filter(|before| is_backup != Some(*before)) {
+        tracing::warn!("{} takes the place of the backup of before, {before}", to.path.display());
+        tell(Copied { done_bytes: 0, total_bytes: set_bytes, replaces: Some(before.to_string()) });
+    }
     if to.accept_loss {
         flashlog.accept_forgotten();
     }
     let done = bring_up_to_date(flashlog, device.clone(), &mut |done, total| {
-        tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total) });
+        tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total), replaces: None });
     });
     let done = done.map_err(|error| {
         // What is given up is so for this backup.

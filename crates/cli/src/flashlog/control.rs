@@ -59,11 +59,14 @@ pub(crate) enum Request {
 }
 
 /// How far a backup is.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Copied {
     pub(crate) done_bytes: u64,
     /// As far as it is known.
     pub(crate) total_bytes: u64,
+    /// Told once, before anything is copied: another backup, for which the log is not kept any more when that begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replaces: Option<String>,
 }
 
 /// What is answered.

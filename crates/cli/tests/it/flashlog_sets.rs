@@ -520,11 +520,38 @@ fn what_is_on_main_alone_is_told_and_a_backup_that_is_not_there_is_not_made_anew
     assert!(set["problem"].as_str().unwrap().contains("on main alone until a backup is done"), "{status}");
     assert_eq!(rig.run(["flashlog", "backup", "--to", "backup"]).exits(0).err, "");
     rig.run(["flashlog", "status"]).exits(0);
-    // As soon as another one begins, the log is kept for that.
-    rig.run(["flashlog", "backup", "--to", "other"]).exits(0).says("cannot be made anew from now on");
-    assert_eq!(rig.run(["flashlog", "backup", "--to", "other"]).exits(0).err, "");
     drop(client);
     server.stop();
+}
+
+/// The log is kept for one backup. What takes its place is told when nothing is refused any more, of whoever makes the backup.
+#[test]
+fn a_backup_that_takes_the_place_of_another_is_told_before_it_is_copied() {
+    const TOLD: &str = "main cannot be made anew with the backup of before, ";
+    let rig = set();
+    let backup = |more: &[&str]| rig.run([&["flashlog", "backup"], more].concat());
+    let server = Server::start(&rig, &SET);
+    assert_eq!(backup(&["--to", "backup"]).exits(0).err, "", "there is none before");
+    // What is refused takes no place.
+    fs::write(rig.path("letters"), bytes(9, 40 << 20)).unwrap();
+    fs::write(rig.path("stick"), [0; 1 << 20]).unwrap();
+    for (refused, why) in [("letters", "holds data"), ("stick", "too small for a backup")] {
+        let said = backup(&["--to", refused]);
+        assert!(said.code != Some(0) && said.err.contains(why) && !said.err.contains(TOLD), "{}", said.err);
+    }
+    backup(&["--to", "other"]).exits(0).says(TOLD);
+    for same in [&["--to", "other"][..], &[]] {
+        assert_eq!(backup(same).exits(0).err, "");
+    }
+    // Another disk of the same name, as of two in turn.
+    fs::rename(rig.path("other"), rig.path("away")).unwrap();
+    fs::rename(rig.path("backup"), rig.path("other")).unwrap();
+    backup(&[]).exits(0).says(TOLD);
+    server.stop();
+    // Without a server.
+    let of_set = ["--main", "main", "--log", "log", "--to"];
+    assert_eq!(backup(&[&of_set[..], &["other"]].concat()).exits(0).err, "");
+    backup(&[&of_set[..], &["away"]].concat()).exits(0).says(TOLD);
 }
 
 #[test]

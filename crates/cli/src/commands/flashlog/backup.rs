@@ -35,17 +35,14 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
         let (mount, socket) = of_mount(target)?;
         // What was written counts, also if it is still in the kernel's keeping.
         target::ask(&mount, "could not take all that was written", control::hand_down)?;
-        let find = || Server::find(Target { control: Some(&socket), devices: &[] });
-        tell_of_other(find(), to.as_ref());
         let mut bar = Bar::new();
-        return match find()? {
+        return match Server::find(Target { control: Some(&socket), devices: &[] })? {
             Some(server) => server.backup(to, arguments.verify, &mut |copied| bar.is_at(copied)),
             None => Err(Failure::at(&socket, "nobody listens there")),
         };
     }
     let of_set: Vec<&Path> = [main, log].into_iter().flatten().map(|path| &**path).collect();
     if let Some(server) = find(control.as_deref(), &of_set, to.as_ref())? {
-        tell_of_other(find(control.as_deref(), &of_set, to.as_ref()), to.as_ref());
         let mut bar = Bar::new();
         return server.backup(to, arguments.verify, &mut |copied| bar.is_at(copied));
     }
@@ -59,36 +56,9 @@ fn back_up(arguments: &FlashlogBackup, to: Option<BackupTo>) -> Result<BackupRep
     let options = Options { mode: sets::look_for_label(main)?.mode, ..Options::default() };
     let mut bar = Bar::new();
     let (set, _) = sets::open(main, log, &options)?;
-    tell_if_other(set.status().backup.map(|uuid| uuid.to_string()).as_deref(), &to);
     let report = backup::run(&set, &to, arguments.verify, &mut |copied| bar.is_at(copied), |_| ())?;
     set.close().map_err(|error| Failure::new(error.to_string()))?;
     Ok(report)
-}
-
-/// Asks the server which backup there is, and says before another one is begun what that takes away. A server that does not answer now is asked
-/// for the backup all the same.
-fn tell_of_other(server: Result<Option<Server>>, to: Option<&BackupTo>) {
-    if let (Ok(Some(server)), Some(to)) = (server, to)
-        && let Ok(set) = server.status()
-    {
-        tell_if_other(set.backup.as_deref(), to);
-    }
-}
-
-/// The same of a backup that is known.
-fn tell_if_other(before: Option<&str>, to: &BackupTo) {
-    let Some(before) = before else { return };
-    let is_other = match sets::look(&to.path) {
-        Ok(label) => label.and_then(|label| label.backup).is_none_or(|backup| backup.to_string() != before),
-        Err(_) => !to.path.exists(),
-    };
-    if is_other {
-        let path = to.path.display();
-        output::note(&format!(
-            "{path} is another backup than the one of before, {before}, with which main cannot be made anew from now on. \
-             If main dies before {path} is a complete copy, what was written since the one of before is lost"
-        ));
-    }
 }
 
 /// What shows how far a backup is. How much there is to copy is known only after a while.
@@ -99,7 +69,15 @@ impl Bar {
         Bar(Progress::unknown(WHAT), false)
     }
 
-    fn is_at(&mut self, Copied { done_bytes, total_bytes }: Copied) {
+    fn is_at(&mut self, Copied { done_bytes, total_bytes, replaces }: Copied) {
+        if let Some(before) = replaces {
+            self.0.suspended(|| {
+                output::note(&format!(
+                    "as soon as the copy begins, main cannot be made anew with the backup of before, {before}, any more: the log is kept for \
+                     another one then. If main dies before the copy is complete, what was written since the backup of before is lost"
+                ));
+            });
+        }
         if !self.1 {
             *self = Bar(Progress::of(WHAT, total_bytes, Unit::Bytes), true);
         }
