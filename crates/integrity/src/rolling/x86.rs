@@ -1,7 +1,7 @@
-//! Changes of the CRC-64 by carry-less multiplication, and the tally in vectors, chosen at run time.
+//! Changes of the CRC-64 by carry-less multiplication, and the tally in vectors, chosen at run time; and what blocks that were folded come to.
 //!
-//! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Every function returns `None` where the CPU has not both PCLMULQDQ
-//! and AVX2; the callers then use the portable code. The tests in `tests.rs` hold each against it.
+//! The `unsafe` here is vector loads and stores, and the calls of functions that need a CPU feature. Every function that needs none itself returns
+//! `None` where the CPU has not both PCLMULQDQ and AVX2; the callers then use the portable code. The tests in `tests.rs` hold each against it.
 //!
 //! Numbers are in the CRC's reflected order: the lowest bit has the highest power.
 
@@ -103,7 +103,7 @@ pub(super) fn crc64_of_folded(folded: __m128i) -> u64 {
 }
 
 /// The CRC-32C of a block from what it has been folded into by the keys of its polynomial times x^32, a multiple of x^32. Divided by that it is the
-/// first word times x^32, which the processor has an instruction to take modulo the polynomial, and the upper half of the second one.
+/// first word times x^32, which the processor has an instruction to take modulo the polynomial, and the upper powers of the second one, its lower bits.
 #[target_feature(enable = "pclmulqdq,avx2")]
 #[inline]
 pub(super) fn crc32c_of_folded(folded: __m128i) -> u32 {

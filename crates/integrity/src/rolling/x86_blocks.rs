@@ -79,8 +79,8 @@ fn copied_avx512(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
 }
 
 /// What the CRCs of `N` blocks follow from, as in [`super::x86_narrow`]; they are read side by side, `ROWS` rows of 64 bytes of each at a time;
-/// `see` gets each row, with its number, while multiplications are on their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is
-/// added, until only the last rows are left; these are multiplied by their keys, as changes are.
+/// `see` gets each row, with its number, while multiplications are on their way. The CRC is folded: what a vector stands for moves on by the
+/// vectors' rows, and the row that lies there is added, until only the last rows are left; these are multiplied by their keys, as changes are.
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 #[inline]
 fn folded_avx512<const N: usize, const ROWS: usize>(
