@@ -27,6 +27,7 @@ mod request;
 pub mod run;
 #[cfg(test)]
 mod tests;
+pub mod words;
 
 pub use blocks::{BLOCK_BYTES, Piece, blocks, pieces};
 pub use reply::{

@@ -1,13 +1,15 @@
 //! What the mount answers.
 
-use crate::{BLOCK_BYTES, Malformed, TRANSFER_BYTES_LEAST, TRANSFER_BYTES_MAX, VERSION, VERSION_LEAST, is_position};
+use crate::{
+    BLOCK_BYTES, Malformed, TRANSFER_BYTES_LEAST, TRANSFER_BYTES_MAX, VERSION, VERSION_LEAST, is_position, words,
+};
 use holdfast_integrity::Algorithm;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a reply before its checksums.
 pub const REPLY_BYTES: usize = size_of::<RawReply>();
-/// Most bytes of words that follow a reply with an error.
-pub const TEXT_BYTES_MAX: usize = 160;
+/// Most bytes of words that follow a reply with an error: two checksums of 32 bytes with their place.
+pub const TEXT_BYTES_MAX: usize = 320;
 /// Most blocks that one request touches.
 pub const BLOCKS_MAX: usize = TRANSFER_BYTES_MAX / BLOCK_BYTES + 1;
 const BAD_WORDS: usize = BLOCKS_MAX.div_ceil(64);
@@ -116,7 +118,7 @@ impl Reply {
         }
     }
 
-    /// As it is sent, in at most `room` bytes, of which [`REPLY_BYTES`] are needed: words are cut to fit.
+    /// As it is sent, in at most `room` bytes, of which [`REPLY_BYTES`] are needed: words are cut to fit ([`words::without_end`]).
     pub fn encode(&self, room: usize) -> Vec<u8> {
         let first = self.offset / BLOCK_BYTES as u64;
         let mut bad = [0; BAD_WORDS];
@@ -126,10 +128,7 @@ impl Reply {
                 bad[index / 64] |= 1 << (index % 64);
             }
         }
-        let mut end = self.text.len().min(TEXT_BYTES_MAX).min(room.saturating_sub(REPLY_BYTES));
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
-        }
+        let text = words::without_end(&self.text, TEXT_BYTES_MAX.min(room.saturating_sub(REPLY_BYTES)));
         let raw = RawReply {
             version: VERSION,
             status: match self.status {
@@ -149,7 +148,7 @@ impl Reply {
                 Operation::Write => 2,
             },
             flags: if self.grew || self.taken { FLAG_CHANGED } else { 0 },
-            text_bytes: end as u16,
+            text_bytes: text.len() as u16,
             length: self.length as u32,
             errno: self.errno,
             offset: self.offset,
@@ -157,9 +156,9 @@ impl Reply {
             bad,
             reserved: [0; 3],
         };
-        let mut bytes = Vec::with_capacity(REPLY_BYTES + end);
+        let mut bytes = Vec::with_capacity(REPLY_BYTES + text.len());
         bytes.extend_from_slice(raw.as_bytes());
-        bytes.extend_from_slice(&self.text.as_bytes()[..end]);
+        bytes.extend_from_slice(text.as_bytes());
         bytes
     }
 

@@ -106,12 +106,30 @@ fn newer_and_older_mounts_are_understood() {
 
 #[test]
 fn words_are_cut_to_fit() {
-    let cut = reply().encode(REPLY_BYTES + 12);
-    // The two bytes of ä do not fit.
-    assert_eq!(Reply::decode(&cut).unwrap().0.text, "block 3 is b");
-    let cut = reply().encode(REPLY_BYTES + 13);
-    assert_eq!(Reply::decode(&cut).unwrap().0.text, "block 3 is b");
+    let cut = |text: &str, room: usize| {
+        let encoded = Reply { text: text.into(), ..reply() }.encode(REPLY_BYTES + room);
+        assert!(encoded.len() <= REPLY_BYTES + room);
+        Reply::decode(&encoded).unwrap().0.text
+    };
+    assert_eq!(cut("block 3 is bäd", 15), "block 3 is bäd");
+    assert_eq!(cut("block 3 is bäd", 14), "block 3 is …");
+    // The two bytes of ä do not fit beside the mark.
+    assert_eq!(cut("bäd indeed", 5), "b…");
+    assert_eq!(cut("bäd indeed", 6), "bä…");
+    assert_eq!(cut("bäd indeed", 2), "", "not even the mark");
     assert_eq!(reply().encode(0).len(), REPLY_BYTES);
+    // As Fletcher's checksums need it.
+    let long = "x".repeat(TEXT_BYTES_MAX + 1);
+    assert_eq!(cut(&long[1..], 1000), long[1..]);
+    assert_eq!(cut(&long, 1000).len(), TEXT_BYTES_MAX);
+}
+
+#[test]
+fn of_a_path_the_end_stays() {
+    assert_eq!(words::without_start("/srv/größe", 12), "/srv/größe");
+    assert_eq!(words::without_start("/srv/größe", 7), "…ße");
+    assert_eq!(words::without_start("/srv/größe", 8), "…öße");
+    assert_eq!(words::without_start("/srv/größe", 2), "");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::negotiate::Caching;
 use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{
     Access, BLOCK_BYTES, Command, Features, Operation, REPLY_BYTES, Reply, Request, Side, Status, TRANSFER_BYTES_MAX,
-    blocks, blocks_fitting, decode_sums, encode_blocks,
+    blocks, blocks_fitting, decode_sums, encode_blocks, words,
 };
 use holdfast_naming::{self as naming, Error, ReadData, SumsWanted};
 use holdfast_object as object;
@@ -190,7 +190,7 @@ impl Serving<'_> {
             Failure::Naming(error) => {
                 // Tells it in the log as well.
                 let errno = node_of(node).map_or_else(|errno| errno, |id| self.errno(About::Object(id), error)).0;
-                let text = error.to_string();
+                let text = brief(error);
                 match error.damage() {
                     Some(damage) => Reply {
                         status: Status::Damaged,
@@ -215,6 +215,24 @@ impl Serving<'_> {
 enum Failure {
     Number(Errno),
     Naming(Error),
+}
+
+/// Most bytes of a device's path in what a caller is told: the rest has to have room. The log has it all.
+const PATH_BYTES_MAX: usize = 40;
+
+/// The error in words, with the end of a long path.
+fn brief(error: &Error) -> String {
+    let shorten = |path: &mut String| *path = words::without_start(path, PATH_BYTES_MAX).into_owned();
+    let mut error = error.clone();
+    match &mut error {
+        Error::Object(object::Error::Corrupt(what) | object::Error::GivenUp(what)) => {
+            what.place.device.iter_mut().for_each(shorten);
+        }
+        Error::Object(object::Error::Lost { place, .. }) => place.device.iter_mut().for_each(shorten),
+        Error::Object(object::Error::Device(fault)) => shorten(&mut fault.device),
+        _ => {}
+    }
+    error.to_string()
 }
 
 /// Where in the file blocks begin to be counted for a request's checksums.
@@ -261,6 +279,44 @@ fn unreachable(request: &Request, error: &io::Error) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The block on the device and both checksums, of the longest algorithm, whatever the path.
+    #[test]
+    fn the_words_of_a_reply_have_what_matters() {
+        let device = format!("/{}/store", "long".repeat(500));
+        let object = object::ObjectKey { domain: object::DomainId(1), object: object::ObjectId(1 << 40) };
+        let place = object::Place {
+            device: Some(device.clone()),
+            address: Some(77_777_777),
+            object: Some(object),
+            level: Some(0),
+            index: Some(1 << 40),
+        };
+        let sum = |byte: &[u8]| Algorithm::Fletcher256.sum(byte).to_string();
+        let (expected, got) = (sum(b"a"), sum(b"b"));
+        let corruption =
+            object::Corruption { place: place.clone(), what: "checksum".into(), expected, got: got.clone() };
+        let fault = object::DeviceFault {
+            device,
+            operation: "read".into(),
+            address: Some(77_777_777),
+            length: 4096,
+            cause: "Input/output error".into(),
+        };
+        for (error, end) in [
+            (object::Error::Corrupt(Box::new(corruption.clone())), got.as_str()),
+            (object::Error::GivenUp(Box::new(corruption)), got.as_str()),
+            (object::Error::Lost { side: object::Side::Device, place: Box::new(place) }, "block 77777777"),
+            (object::Error::Device(Box::new(fault)), "Input/output error"),
+        ] {
+            let text = brief(&Error::Object(error));
+            assert!(text.len() <= holdfast_interface::TEXT_BYTES_MAX && text.ends_with(end), "{text}");
+            assert!(
+                text.contains("device …") && text.contains("long/store") && text.contains("block 77777777"),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn a_reply_holds_what_fits() {
