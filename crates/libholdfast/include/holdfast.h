@@ -59,7 +59,8 @@ struct holdfast_error {
                                 as well: they are in the file (from version 0x00010004 on; before, they were left out) */
     uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
     uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
-    char text[200];          /* in words, ends with NUL */
+    char text[200];          /* in words, ends with NUL: what failed and where, which side and blocks are bad and what can be done, then
+                                details; if these have no room, "…" in UTF-8 stands for what was cut off */
     /* 1: the bytes of this transfer did not have their checksums where they arrived, and of a write nothing in the request was taken. 0: what is
        bad was there before; a synchronous write can tell it though its own bytes, as many as `done` says, were taken. From version 0x00010001 on. */
     uint32_t in_transfer;

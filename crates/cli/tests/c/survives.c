@@ -52,6 +52,11 @@ static void is_bad(int fd, unsigned block, unsigned kind)
         MUST(holdfast_pread(fd, back, length, offset, &error) == -1 && errno == EIO);
         MUST(error.kind == kind && error.operation == HOLDFAST_READ && error.in_transfer == 0);
         MUST(error.block_count == 1 && error.blocks[0] == block);
+        char told[sizeof error.text];
+        int is_device = kind == HOLDFAST_ERROR_DEVICE;
+        snprintf(told, sizeof told, "read at byte %llu: bad bytes %s (block %u; write it again, whole%s): ", (unsigned long long)error.offset,
+                 is_device ? "on the device" : "in memory", block, is_device ? ", or restore it" : "");
+        MUST(strncmp(error.text, told, strlen(told)) == 0);
         MUST((error.device_address != HOLDFAST_NO_ADDRESS) == (kind == HOLDFAST_ERROR_DEVICE));
     }
     for (unsigned other = 0; other < BLOCKS; other++)
