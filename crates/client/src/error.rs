@@ -65,6 +65,10 @@ impl Error {
     pub fn words(&self) -> Cow<'_, str> {
         match &self.text {
             text if text.is_empty() && self.errno == libc::ENOTTY => "the file is in no Holdfast mount".into(),
+            // Nothing else of the mount's is refused without words.
+            text if text.is_empty() && self.errno == libc::EOPNOTSUPP => {
+                "the file's mount has no checksums for programs (cache=kernel)".into()
+            }
             text if text.is_empty() => io::Error::from_raw_os_error(self.errno).to_string().into(),
             text => text.into(),
         }
@@ -160,5 +164,12 @@ mod tests {
         assert_eq!((damaged.kind, damaged.in_transfer), (Kind::Memory, false));
         assert!(Error::here(Operation::Write, 0, vec![0], "").in_transfer);
         assert!(!Error::from_errno(Operation::Write, 0, libc::EIO, "").in_transfer);
+    }
+
+    #[test]
+    fn what_is_not_offered_says_why() {
+        let words = |errno| Error::from_errno(Operation::Read, 0, errno, "").words().into_owned();
+        assert!(words(libc::EOPNOTSUPP).contains("cache=kernel"), "not only that an operation is not supported");
+        assert!(words(libc::ENOTTY).contains("in no Holdfast mount"));
     }
 }

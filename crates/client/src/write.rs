@@ -150,7 +150,8 @@ impl Write<'_, '_> {
             Err(error) if is_senseless(&error) && self.is_lowered(total) => None,
             // A mount of before there were appends: it does not know the flag.
             Err(error) if is_senseless(&error) && !self.knows(Capabilities::APPEND) => {
-                return Err(self.error_at(0, &number(libc::EOPNOTSUPP)));
+                let text = "the mount is of before there were appends";
+                return Err(Error::from_errno(Operation::Write, self.offset, libc::EOPNOTSUPP, text));
             }
             Err(error) => {
                 // What was appended all the same; of what follows, the first error is told.

@@ -45,6 +45,9 @@ unsafe fn finish(result: Result<usize, Error>, into: *mut HoldfastError) -> ssiz
     }
 }
 
+const NULL_BUFFER: &str = "a buffer is NULL";
+const IMPOSSIBLE_LENGTH: &str = "buffers of an impossible length";
+
 fn invalid(operation: Operation, offset: off_t, text: &str) -> Error {
     Error::from_errno(operation, u64::try_from(offset).unwrap_or(0), libc::EINVAL, text)
 }
@@ -69,13 +72,16 @@ unsafe fn arguments<'a>(
     let count = usize::try_from(count).map_err(|_| fail("a negative count"))?;
     let algorithm = algorithm(number).ok_or_else(|| fail("no such algorithm"))?;
     if count > 0 && vector.is_null() {
-        return Err(fail("no buffers"));
+        return Err(fail("the vector of buffers is NULL"));
     }
     // SAFETY: the caller says so; with none, the address is not used.
     let vector = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(vector, count) } };
     let total = vector.iter().try_fold(0usize, |sum, part| sum.checked_add(part.iov_len));
-    if total.is_none_or(|total| total > ssize_t::MAX as usize) || vector.iter().any(lacks) {
-        return Err(fail("buffers of an impossible length"));
+    if vector.iter().any(lacks) {
+        return Err(fail(NULL_BUFFER));
+    }
+    if total.is_none_or(|total| total > ssize_t::MAX as usize) {
+        return Err(fail(IMPOSSIBLE_LENGTH));
     }
     // SAFETY: not negative; whether it is open the kernel says.
     Ok((unsafe { BorrowedFd::borrow_raw(fd) }, vector, start, algorithm))
@@ -371,8 +377,10 @@ pub unsafe extern "C" fn holdfast_append(
 ) -> ssize_t {
     let appended = if fd < 0 {
         Err(Error::from_errno(Operation::Write, 0, libc::EBADF, "no descriptor"))
-    } else if buffer.is_null() && length > 0 || length > isize::MAX as usize {
-        Err(invalid(Operation::Write, 0, "no such buffer"))
+    } else if buffer.is_null() && length > 0 {
+        Err(invalid(Operation::Write, 0, NULL_BUFFER))
+    } else if length > isize::MAX as usize {
+        Err(invalid(Operation::Write, 0, IMPOSSIBLE_LENGTH))
     } else if !is_there(buffer, length) {
         Err(not_there(0))
     } else {

@@ -4,7 +4,7 @@
 //! when the program started.
 
 use crate::{counters, sys};
-use holdfast_client::{Error, Kind};
+use holdfast_client::{Error, Kind, Operation};
 use holdfast_interface::run::{Counter, QUIET_VARIABLE};
 use libc::c_int;
 use std::ffi::{CStr, CString, c_char};
@@ -43,10 +43,10 @@ pub(crate) fn refused(fd: c_int) {
     counters::add(Counter::LeftAlone, 1);
     if counters::counted(Counter::Refused, 1) == Some(0) {
         say(|process| {
-            let (program, path) = (program(), path(fd));
-            format!(
-                "holdfast: {program} ({process}): {path}: nothing is verified: its mount has no checksums for programs (cache=kernel)\n"
-            )
+            // It has words of its own, and needs none of the system's.
+            let refusal = Error::from_errno(Operation::Read, 0, libc::EOPNOTSUPP, "");
+            let (program, path, why) = (program(), path(fd), refusal.words());
+            format!("holdfast: {program} ({process}): {path}: nothing is verified: {why}\n")
         });
     }
 }
@@ -97,7 +97,6 @@ fn plain(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_client::Operation;
 
     #[test]
     fn a_line_says_it_all() {
