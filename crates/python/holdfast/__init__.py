@@ -1,7 +1,7 @@
 """File objects that verify: files in a Holdfast mount, with a checksum per block of 4 KiB.
 
     import holdfast
-    with holdfast.open("/mnt/ledger", "r+") as file:
+    with holdfast.open("/mnt/ledger", "a") as file:
         file.write("credit 100\n")
 
 What is written is taken by the mount only if it has the checksums that were made over the program's buffer, and what is read is verified

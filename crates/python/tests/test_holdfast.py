@@ -489,6 +489,25 @@ class Files(unittest.TestCase):
             self.assertEqual((f.bad_blocks(), f.pread(len(other), 0)), ([], other))
             f.fsync()
 
+    def test_the_examples_of_the_page_do_what_they_say(self):
+        page = Path(__file__).resolve().parents[3].joinpath("docs/interface.md").read_text()
+        examples = page.split("\n## Python\n")[1].split("\n## ")[0].split("```python\n")[1:]
+        first, recovery = (example.split("```")[0] for example in examples)
+        path = self.path()
+        assert "/mnt/ledger" in first
+        for _ in range(2):
+            exec(first.replace("/mnt/ledger", str(path)), {})
+        self.assertEqual(path.read_text(), "credit 100\n" * 2, "a new file is made")
+        names = {}
+        exec(recovery, names)
+        # Of no other file.
+        contents = bytes(byte ^ 0x2A for byte in CONTENT[:-100])
+        with holdfast.FileIO(path, "w+") as f:
+            f.pwrite(contents, 0)
+            flip_in_pool(contents[5 * 4096 : 6 * 4096])
+            names["make_durable"](f, contents)
+            self.assertEqual((f.bad_blocks(), f.pread(len(contents), 0)), ([], contents))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,9 +3,10 @@
 use crate::rig::{Rig, fuse, root};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../libholdfast")
@@ -40,12 +41,15 @@ fn ran(command: &mut Command) -> String {
 
 /// A program that uses the library.
 pub(crate) fn compiled(rig: &Rig, name: &str) -> PathBuf {
+    compiled_from(rig, &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name), &name.replace('.', "-"))
+}
+
+fn compiled_from(rig: &Rig, source: &Path, name: &str) -> PathBuf {
     let libraries = installed(rig);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
-    let program = rig.path(&name.replace('.', "-"));
+    let program = rig.path(name);
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-I"]);
-    compiler.arg(sources().join("include")).arg(&source).arg("-o").arg(&program);
+    compiler.arg(sources().join("include")).arg(source).arg("-o").arg(&program);
     compiler.arg("-L").arg(&libraries).arg("-lholdfast").arg(format!("-Wl,-rpath,{}", libraries.display()));
     ran(&mut compiler);
     program
@@ -91,6 +95,58 @@ fn the_manual_page_is_shown_without_a_warning() {
     let (shown, said) = (String::from_utf8_lossy(&man.stdout), String::from_utf8_lossy(&man.stderr));
     assert!(man.status.success() && said.is_empty(), "{said}");
     assert!(shown.contains("HOLDFAST_FLETCHER256") && shown.contains("RETURN VALUE"), "{shown}");
+}
+
+/// As they stand there: the first shows what a failed write tells, the second writes bad blocks again.
+#[test]
+fn the_manual_pages_examples_do_what_they_say() {
+    if !fuse() {
+        return;
+    }
+    let page = fs::read_to_string(sources().join("man/holdfast.3")).unwrap();
+    let (_, examples) = page.split_once(".SH EXAMPLES\n").unwrap();
+    let mut examples = examples.split(".EX\n").skip(1).map(|rest| {
+        let (code, _) = rest.split_once("\n.EE\n").unwrap();
+        code.replace("\\-", "-").replace("\\e", "\\")
+    });
+    let (told, recovery) = (examples.next().unwrap(), examples.next().unwrap());
+    let rig = Rig::new();
+    let source = rig.path("examples.c");
+    let program = format!(
+        "#include <errno.h>\n#include <fcntl.h>\n#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n#include <holdfast.h>\n\
+         {recovery}\n\
+         static char contents[40000];\n\
+         int main(int argc, char **argv)\n{{\n\
+             char record[3] = \"abc\";\n\
+             off_t offset = 0;\n\
+             int fd = open(argv[argc - 1], O_RDWR | O_CREAT, 0644);\n\
+             memset(contents, 'b', sizeof contents);\n\
+             {{\n{told}\n}}\n\
+             if (pwrite(fd, contents, sizeof contents, 0) != sizeof contents)\n\
+                 return 1;\n\
+             puts(\"changed\");\n\
+             fflush(stdout);\n\
+             if (getchar() == EOF)\n\
+                 return 2;\n\
+             return make_durable(fd, contents, sizeof contents) == 0 ? 0 : 3;\n}}\n"
+    );
+    fs::write(&source, program).unwrap();
+    let program = compiled_from(&rig, &source, "examples");
+    let path = rig.lab("cache=16M,epoch=60000").join("f");
+    let mut child = Command::new(&program).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "changed\n");
+    // The last one is not whole.
+    [3, 9].into_iter().for_each(|block| rig.flip("/f", block, "dirty"));
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(fs::read(&path).unwrap() == [b'b'; 40_000], "the blocks were written again");
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+    // Elsewhere there are no checksums: the first example says so.
+    let told = Command::new(&program).arg(rig.path("elsewhere")).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stderr), "write at byte 0: the file is in no Holdfast mount\n");
 }
 
 /// A mount that does not know appends is told from one that takes this one for senseless.
