@@ -49,6 +49,8 @@ mounter:
 
 build: ## the holdfast binary, the C library, and the library of `holdfast run`
 	cargo build --release -p holdfast -p libholdfast -p holdfast-preload
+	@# By this name a program asks for it that was linked with it there.
+	ln -sfn libholdfast.so $(LIBRARY).1
 
 install: ## install the binary, the C library (with holdfast.pc for pkg-config) and that of `holdfast run`, manual pages, completions, helpers for mount(8) and units; PREFIX=/usr/local, DESTDIR for packages
 	@# Not a dependency: root, who installs, need not have a Rust toolchain.
