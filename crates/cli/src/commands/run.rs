@@ -116,8 +116,12 @@ impl Counters {
         let counts = decode_counters(&bytes);
         let of = |counter: Counter| counts[counter as usize];
         let text = match format {
+            Format::Words if of(Counter::Programs) == 0 => {
+                "holdfast run: the library was not loaded (a static program?): nothing was verified".to_owned()
+            }
+            // What goes bad in the mount itself is found there, or not, as its protection mode has it.
             Format::Words => format!(
-                "holdfast run: {}, {} of them with stdio; verified: {} of {}, {} of {}; left alone: {}, {} of them on mounts that refuse; bad: {}; mappings (mmap) are not counted",
+                "holdfast run: {}, {} of them with stdio; verified on the way to and from the mount: {} of {}, {} of {}; left alone: {}, {} of them on mounts that refuse; bad: {}; mappings (mmap) are not counted",
                 count(of(Counter::Programs), "program", "programs"),
                 of(Counter::Streams),
                 count(of(Counter::Reads), "read", "reads"),

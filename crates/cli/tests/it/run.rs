@@ -408,6 +408,30 @@ print(one.sendfile(open(a, 'rb'), 0, 5), len(other.recv(9)))
     assert_eq!((elsewhere.out.as_str(), number(&stats(&elsewhere), "left_alone")), ("9\n", 0), "{elsewhere:?}");
 }
 
+#[test]
+fn a_static_program_is_told_from_one_that_verified_nothing() {
+    let rig = Rig::new();
+    fs::write(rig.path("static.c"), "int main(void) { return 0; }\n").unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.arg("-static").arg(rig.path("static.c")).arg("-o").arg(rig.path("static"));
+    if !compiler.output().is_ok_and(|output| output.status.success()) {
+        return lacks("library", "there is no static libc");
+    }
+    library();
+    let run = |program: &Path| {
+        let mut command = rig.command();
+        command.args(["run", "--stats"]).arg("--").arg(program);
+        ran(command).exits(0).err
+    };
+    let told = run(&rig.path("static"));
+    assert!(told.contains("the library was not loaded (a static program?)"), "{told}");
+    let told = run(Path::new("true"));
+    assert!(
+        told.contains("1 program") && told.contains("verified on the way to and from the mount: 0 reads"),
+        "{told}"
+    );
+}
+
 /// A mount that has no checksums for programs is counted, and named by the first call of all programs.
 #[test]
 fn a_mount_that_refuses_is_told_once() {
