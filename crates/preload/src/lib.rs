@@ -4,6 +4,7 @@
 //! | file | job |
 //! |---|---|
 //! | `exports` | the functions of libc that are taken over, and what they come to |
+//! | `durable` | fsync and fdatasync, of which it is said which blocks have failed |
 //! | `streams` | stdio: two entries of its table of functions |
 //! | `transfer` | a read or write of a file in a mount; decides what is left to the system |
 //! | `mounts` | which files are in a mount |
@@ -30,6 +31,7 @@ compile_error!("the functions taken over are those of glibc on 64-bit Linux");
 
 mod buffers;
 mod counters;
+mod durable;
 mod exports;
 mod mounts;
 mod next;
@@ -54,6 +56,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     let errno = sys::errno();
     exports::find();
+    durable::find();
     counters::start();
     tell::start();
     sys::start();

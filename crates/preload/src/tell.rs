@@ -1,4 +1,4 @@
-//! What is said on standard error: one line for a call that failed since bytes did not have their checksum.
+//! What is said on standard error: one line for a call that failed since bytes did not have their checksum, or for an fsync that failed.
 //!
 //! A program may have closed its standard error, and opened a file that got its number. So nothing is said unless descriptor 2 is what it was
 //! when the program started.
@@ -36,6 +36,31 @@ pub(crate) fn failed(fd: c_int, error: &Error) {
     };
     counters::add(Counter::Bad, 1);
     say(|process| line(&program(), process, &path(fd), side, error));
+}
+
+/// Most blocks that a line about fsync names.
+pub(crate) const BLOCKS_MAX: usize = 32;
+
+/// fsync or fdatasync has failed. Blocks that went bad in the mount's memory before they were stored are bytes that were bad; without any it is
+/// something else, of which only the mount knows.
+pub(crate) fn not_durable(fd: c_int, call: &str, blocks: &[u64]) {
+    if !blocks.is_empty() {
+        counters::add(Counter::Bad, 1);
+    }
+    say(|process| durability_line(&program(), process, &path(fd), call, blocks));
+}
+
+fn durability_line(program: &str, process: c_int, path: &str, call: &str, blocks: &[u64]) -> String {
+    let start = format!("holdfast: {program} ({process}): {path}:");
+    if blocks.is_empty() {
+        return format!("{start} {call}: not all is on the device: the mount's log says why\n");
+    }
+    let named: Vec<String> = blocks.iter().take(BLOCKS_MAX).map(u64::to_string).collect();
+    let more = if blocks.len() > BLOCKS_MAX { ", …" } else { "" };
+    let named = named.join(", ");
+    format!(
+        "{start} bad bytes in memory: {call}: what was written is not stored: write it again (blocks [{named}{more}])\n"
+    )
 }
 
 /// A file's mount does not offer the interface: said once in all programs, where it is counted.
@@ -106,6 +131,17 @@ mod tests {
             line("cp", 12, &plain(b"/m/a\nb"), "in memory", &error),
             "holdfast: cp (12): /m/a\\nb: bad bytes in memory: read at byte 12288: it is bad (blocks [3])\n"
         );
+        let durability = |blocks: &[u64]| durability_line("cp", 12, "/m/a", "fsync", blocks);
+        assert_eq!(
+            durability(&[3, 5]),
+            "holdfast: cp (12): /m/a: bad bytes in memory: fsync: what was written is not stored: write it again (blocks [3, 5])\n"
+        );
+        assert_eq!(
+            durability(&[]),
+            "holdfast: cp (12): /m/a: fsync: not all is on the device: the mount's log says why\n"
+        );
+        assert!(durability(&[7; BLOCKS_MAX]).ends_with("7, 7])\n"));
+        assert!(durability(&[7; BLOCKS_MAX + 1]).ends_with("7, 7, …])\n"), "there are more");
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(path(std::os::fd::AsRawFd::as_raw_fd(&file)).contains(&program()), "{}", program());
         assert_eq!(path(-1), "descriptor -1");

@@ -542,6 +542,10 @@ fn a_flipped_bit_in_the_mounts_memory_is_mended_or_an_error() {
     );
     let failed = run(&["sync", "m/f"]).exits(1);
     assert!(failed.err.contains("Input/output error"), "{failed:?}");
+    assert!(
+        failed.err.contains("m/f: bad bytes in memory: fsync: ") && failed.err.contains("(blocks [5])"),
+        "{failed:?}"
+    );
     run(&["dd", "if=other", "of=m/f", "conv=notrunc,fsync", "bs=4096", "seek=5", "skip=5", "count=1"]).exits(0);
     same("other").exits(0);
     // Told by a synchronous write of another page, once, whose own bytes are good.
