@@ -265,14 +265,15 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
                 let grows = *size >= object.attributes.size;
                 state.open.freeing.shrinks(id, object, size.div_ceil(PAGE), unwritten);
                 object.attributes.change(|attributes| attributes.size = *size);
-                grows || object.created == Some(epoch)
+                grows || object.progress.created_in() == Some(epoch)
             };
             cut(state, id, size.div_ceil(PAGE), PageIndex::MAX, store_has_none);
             put_pages(state, id, step);
             structural(state, id, Change::Truncate { id, size: *size }, sequence);
         }
         Op::Zero { offset, length, .. } => {
-            let created_now = state.objects.get(&id).expect("planned object is present").created == Some(epoch);
+            let object = state.objects.get(&id).expect("planned object is present");
+            let created_now = object.progress.created_in() == Some(epoch);
             let first = offset.div_ceil(PAGE);
             let end = (offset + length) / PAGE;
             if first < end {
@@ -286,7 +287,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             let object = state.objects.get_mut(&id).expect("planned object is present");
             object.overlay.copied(*target_first..target_first + pages, epoch);
             object.attributes.change(|attributes| attributes.size = attributes.size.max(*size_min));
-            object.copied = epoch;
+            object.progress.copied.set(epoch);
             object.levels = object.levels.max(levels((target_first + pages).saturating_sub(1)));
             changed(object, sequence);
             if let Step::Shared(shared) = step {
@@ -297,13 +298,14 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
                     }
                 }
             }
-            state.objects.get_mut(source).expect("planned object is present").copied = epoch;
+            let source = state.objects.get_mut(source).expect("planned object is present");
+            source.progress.copied.set(epoch);
         }
         Op::Adopt { .. } | Op::Lose { .. } => unreachable!("refused by the planner"),
     }
     if let Some(object) = state.objects.get_mut(&id) {
-        object.changed_in = epoch;
-        if object.names_changed > object.names_durable {
+        object.progress.changed_in.set(epoch);
+        if object.progress.has_newer_names() {
             state.names_unlogged.insert(id);
         }
     }
@@ -315,13 +317,12 @@ fn create(state: &mut State, id: ObjectId, mut attributes: holdfast_object::Attr
     attributes.generation = (state.open.epoch << 24) + state.open.creations;
     attributes.blocks = 0;
     let mut object = Object::new(attributes);
-    object.created = Some(state.open.epoch);
-    object.create_unlogged = true;
-    if is_owned(&object) {
-        object.own_changed = sequence;
-    } else {
-        object.names_changed = sequence;
-    }
+    let is_owned = is_owned(&object);
+    let progress = &mut object.progress;
+    progress.created.set(state.open.epoch);
+    progress.create_unlogged.set(1);
+    let changed = if is_owned { &mut progress.own_changed } else { &mut progress.names_changed };
+    changed.set(sequence);
     state.insert_object(id, object);
 }
 
@@ -358,11 +359,10 @@ fn delete(state: &mut State, id: ObjectId, sequence: u64) {
 
 fn changed(object: &mut Object, sequence: u64) {
     object.version += 1;
-    if object.is_own() {
-        object.own_changed = sequence;
-    } else {
-        object.names_changed = sequence;
-    }
+    let is_own = object.is_own();
+    let progress = &mut object.progress;
+    let changed = if is_own { &mut progress.own_changed } else { &mut progress.names_changed };
+    changed.set(sequence);
 }
 
 fn structural(state: &mut State, id: ObjectId, change: Change, sequence: u64) {

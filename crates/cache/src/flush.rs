@@ -402,15 +402,10 @@ impl State {
             if object.renew_unlogged() {
                 renewed.push(id);
             }
-            if object.created == Some(frozen.epoch) {
-                object.created = None;
-                object.create_unlogged = false;
-            }
-            if object.own_durable < frozen.sequence {
+            if object.progress.own_durable.get().is_none_or(|durable| durable < frozen.sequence) {
                 object.set_stable(past.attributes);
-                object.own_durable = frozen.sequence;
             }
-            object.names_durable = object.names_durable.max(frozen.sequence);
+            object.progress.published(frozen.sequence);
             object.fresh_pages = object.dirty.len() as u64;
             if let Some(&blocks) = written.blocks.get(&id) {
                 object.attributes.change(|attributes| attributes.blocks = blocks);
@@ -426,8 +421,7 @@ impl State {
                 }
             }
         }
-        self.names_unlogged
-            .retain(|id| self.objects.get(id).is_some_and(|object| object.names_changed > object.names_durable));
+        self.names_unlogged.retain(|id| self.objects.get(id).is_some_and(|object| object.progress.has_newer_names()));
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
         self.gone_unlogged.retain(|gone| gone.outlasts_epoch(frozen.sequence));
         self.brings.retain(|id, brought| brought.outlasts(*id, frozen.sequence));

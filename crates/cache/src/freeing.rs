@@ -64,7 +64,7 @@ impl Freeing {
     /// The object is to have no page at or behind `keeps`. To be called before it is changed. `unwritten` is the oldest epoch that is
     /// no recovery point.
     pub(crate) fn shrinks(&mut self, id: ObjectId, object: &Object, keeps: PageIndex, unwritten: Epoch) {
-        if object.copied >= unwritten {
+        if object.progress.is_copied_since(unwritten) {
             // What has its pages now, the store does not know yet.
             return;
         }
@@ -77,7 +77,7 @@ impl Freeing {
             return;
         }
         let blocks = pages + 2 * (tree_blocks(stored) - tree_blocks(keeps));
-        let shrunk = Shrunk { first: keeps, pages, blocks, created: object.created };
+        let shrunk = Shrunk { first: keeps, pages, blocks, created: object.progress.created_in() };
         let known = self.shrunk.entry(id).or_insert(shrunk);
         if pages >= known.pages {
             *known = shrunk;

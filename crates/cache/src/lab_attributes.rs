@@ -2,6 +2,7 @@
 //! [`crate::lab`].
 
 use crate::Cache;
+use crate::progress::ProgressNumber;
 use crate::sealed_attributes::SealedAttributes;
 use crate::state::FrozenEpoch;
 use crate::unlogged::Unlogged;
@@ -82,6 +83,8 @@ pub enum PendingPart {
     Object(ObjectId),
     /// Which page of it has.
     Page(ObjectId, PageIndex),
+    /// A number by which it is known what of the object is to go where: the first, second or third copy.
+    Progress(ObjectId, ProgressNumber, usize),
 }
 
 /// A strike at what is frozen, which waits for who writes the epoch.
@@ -163,7 +166,7 @@ impl Cache {
         let objects = state.objects.iter().map(|(&object, known)| ResidentObject {
             object,
             is_changed: !known.is_clean(),
-            is_frozen: state.freezing.is_some_and(|epoch| known.changed_in == epoch),
+            is_frozen: state.freezing.is_some_and(|epoch| known.progress.changed_in.get() == Some(epoch)),
         });
         let mut objects: Vec<_> = objects.collect();
         objects.sort_unstable_by_key(|known| known.object);
@@ -214,6 +217,10 @@ impl Cache {
                 brought.map(|brought| state.brings.insert(other(id), brought)).is_some()
             }
             PendingPart::Names(id) => state.names_unlogged.strike(id, other(id)),
+            PendingPart::Progress(id, number, copy) => {
+                let known = objects.get_mut(&id);
+                known.map(|known| known.progress.strike(number, copy, bits)).is_some()
+            }
             PendingPart::Object(id) => state.open.objects.strike(id, other(id)),
             PendingPart::Logged(id, index) => {
                 objects.get_mut(&id).is_some_and(|known| known.unlogged.strike(index, index ^ bits))

@@ -34,6 +34,7 @@ mod object;
 mod oplog;
 mod pages;
 mod plan;
+mod progress;
 mod ranges;
 mod read;
 mod recover;
@@ -44,6 +45,7 @@ mod session;
 mod snapshots;
 mod state;
 mod sync;
+mod thrice;
 mod twin;
 mod unlogged;
 
@@ -65,6 +67,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 use lab_attributes::FrozenStrikes;
 pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, FrozenPart, PendingPart, ResidentObject};
+pub use progress::ProgressNumber;
 pub use recover::Recovered;
 
 /// How much the cache may hold back, and for how long.

@@ -133,7 +133,7 @@ impl State {
     fn is_cut_since_log(&self, id: ObjectId, index: PageIndex) -> bool {
         let Some(object) = self.objects.get(&id) else { return true };
         let oldest = self.freezing.unwrap_or(self.open.epoch);
-        object.copied >= oldest
+        object.progress.is_copied_since(oldest)
             || object.structural.iter().any(|change| match change.op() {
                 Some((_, op)) => op.target() == id && op.cuts(index),
                 // It may have been one.

@@ -134,7 +134,8 @@ impl Object {
 
     /// Whether the open epoch has changes of it.
     fn is_changed_in(&self, epoch: Epoch) -> bool {
-        self.changed_in == epoch || self.pages.values().any(|slot| slot.residence == Residence::Dirty)
+        let is_changed = self.progress.changed_in.get().is_none_or(|changed_in| changed_in == epoch);
+        is_changed || self.pages.values().any(|slot| slot.residence == Residence::Dirty)
     }
 }
 
@@ -152,7 +153,7 @@ impl State {
     /// The objects with changes of the name space that no log batch has.
     pub(crate) fn renew_names(&mut self) {
         if !self.names_unlogged.is_good() {
-            let changed = self.objects.iter().filter(|(_, object)| object.names_changed > object.names_durable);
+            let changed = self.objects.iter().filter(|(_, object)| object.progress.has_newer_names());
             self.names_unlogged = changed.map(|(&id, _)| id).collect();
             self.note_members(None, "objects whose names have changed");
         }

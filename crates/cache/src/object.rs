@@ -2,11 +2,12 @@
 
 use crate::errors::ErrorTable;
 use crate::members::Members;
+use crate::progress::Progress;
 use crate::ranges::Overlay;
 use crate::sealed_attributes::SealedAttributes;
 use crate::twin::Twin;
 use crate::unlogged::Unlogged;
-use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, Epoch, ObjectId, PageIndex, PinnedPage};
+use holdfast_object::{AttrSet, Attributes, BlockIdentity, Class, ObjectId, PageIndex, PinnedPage};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -56,20 +57,8 @@ pub(crate) struct Object {
     pub(crate) structural: Vec<Unlogged>,
     /// What is different from the store's pages without being in memory.
     pub(crate) overlay: Overlay,
-    /// The epoch in which it was created, while that is not a recovery point: it is not in the store.
-    pub(crate) created: Option<Epoch>,
-    /// No log batch and no recovery point has its creation.
-    pub(crate) create_unlogged: bool,
-    /// The last epoch with a change of it: until that is a recovery point the store's version is older.
-    pub(crate) changed_in: Epoch,
-    /// The last epoch with a copy from or to it: such changes become durable with the epoch only.
-    pub(crate) copied: Epoch,
-    /// Sequence of the last change of names class (creation, links, parent) and of its own class, and up to where they
-    /// are durable.
-    pub(crate) names_changed: u64,
-    pub(crate) names_durable: u64,
-    pub(crate) own_changed: u64,
-    pub(crate) own_durable: u64,
+    /// How far the log and the store are with it.
+    pub(crate) progress: Progress,
     /// Pages whose bytes were found corrupt in memory while dirty: an error until written again.
     pub(crate) bad: ErrorTable,
     /// Dirty pages that may need a new block, for `st_blocks`.
@@ -95,14 +84,7 @@ impl Object {
             unlogged: Members::default(),
             structural: Vec::new(),
             overlay: Overlay::default(),
-            created: None,
-            create_unlogged: false,
-            changed_in: 0,
-            copied: 0,
-            names_changed: 0,
-            names_durable: 0,
-            own_changed: 0,
-            own_durable: 0,
+            progress: Progress::default(),
             bad: ErrorTable::default(),
             fresh_pages: 0,
             frozen_pages: 0,
@@ -116,9 +98,7 @@ impl Object {
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
             && self.unlogged.is_empty()
-            && self.created.is_none()
-            && self.names_changed <= self.names_durable
-            && self.own_changed <= self.own_durable
+            && self.progress.is_clean()
             && self.structural.is_empty()
             && self.overlay.is_empty()
             && self.bad.is_empty()
@@ -152,17 +132,17 @@ impl Object {
         };
         let names = part != AttrSet::default();
         if !self.is_own() {
-            self.names_changed = sequence;
+            self.progress.names_changed.set(sequence);
             return;
         }
         if names {
             let part = AttrSet { ctime: set.ctime, ..part.clone() };
             self.stable.change(|stable| part.apply(stable));
-            self.names_changed = sequence;
+            self.progress.names_changed.set(sequence);
         }
         let names_only = AttrSet { ctime: set.ctime, ..part } == *set;
         if !(names && names_only) {
-            self.own_changed = sequence;
+            self.progress.own_changed.set(sequence);
         }
     }
 
@@ -199,6 +179,7 @@ impl Object {
     pub(crate) fn check(&self, id: ObjectId) {
         self.overlay.check();
         assert!(self.attributes.is_good() && self.stable.is_good(), "attributes of {id}");
+        assert!(self.progress.is_good(), "numbers about {id}");
         let frozen = self.pages.values().filter(|slot| slot.residence == Residence::Frozen).count();
         assert_eq!(self.frozen_pages, frozen as u64, "pages of the epoch being written");
         assert!(self.dirty.is_good() && self.unlogged.is_good(), "sets of changed pages of {id}");

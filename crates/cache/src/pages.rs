@@ -45,8 +45,8 @@ impl Object {
         Ok(match self.overlay.missing(index) {
             Missing::Zero => Found::Zero,
             Missing::After(epoch) => Found::After(epoch),
-            Missing::Stored if self.created.is_some() => Found::Zero,
-            Missing::Stored => Found::InStore,
+            Missing::Stored if self.progress.is_in_store()? => Found::InStore,
+            Missing::Stored => Found::Zero,
         })
     }
 }
@@ -264,7 +264,9 @@ impl Cache {
     fn seek_once(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>> {
         let key = holdfast_object::ObjectKey { domain: self.domain, object: id };
         let page = PAGE_SIZE as u64;
-        let (size, in_store) = self.with_object(id, |_, object| (object.attributes.size, object.created.is_none()))?;
+        let (size, in_store) =
+            self.with_object(id, |_, object| (object.attributes.size, object.progress.is_in_store()))?;
+        let in_store = in_store?;
         if offset >= size {
             return Ok(None);
         }

@@ -129,7 +129,7 @@ impl Cache {
         state.open.objects.insert(id);
         let epoch = state.open.epoch;
         if let Some(object) = state.objects.get_mut(&id) {
-            object.changed_in = epoch;
+            object.progress.changed_in.set(epoch);
         }
         if state.open.since_ns == 0 {
             state.open.since_ns = self.clock.monotonic_ns().max(1);

@@ -169,18 +169,19 @@ impl Object {
 }
 
 impl State {
-    /// Attributes that have gone bad in memory are made anew. If both copies are bad, an object that the store has as well is forgotten, and
+    /// Attributes that have gone bad in memory are made anew, and numbers about the object. If both copies are bad, an object that the store has as well is forgotten, and
     /// read again by whoever wants it.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: they are nowhere else.
     pub(crate) fn heal(&mut self, id: ObjectId) -> Result<()> {
+        self.heal_progress(id);
         let Some(object) = self.objects.get_mut(&id) else { return Ok(()) };
         if object.attributes.is_good() && object.stable.is_good() {
             return Ok(());
         }
         let healed = object.heal();
-        let is_stored = object.is_clean() && object.changed_in < self.freezing.unwrap_or(self.open.epoch);
+        let is_stored = object.is_clean() && object.progress.is_written(self.freezing.unwrap_or(self.open.epoch));
         self.note_healed(id, healed).or_else(|error| {
             if !is_stored || self.names_unlogged.contains(&id) || self.brings.contains_key(&id) {
                 return Err(error);

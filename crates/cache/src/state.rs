@@ -341,7 +341,7 @@ impl State {
             let Some(id) = self.object_hand.pop_front() else { break };
             let Some(object) = self.objects.get(&id) else { continue };
             let referenced = object.referenced.swap(false, Ordering::Relaxed);
-            let written = object.changed_in < self.freezing.unwrap_or(self.open.epoch);
+            let written = object.progress.is_written(self.freezing.unwrap_or(self.open.epoch));
             if !referenced
                 && written
                 && object.is_clean()
@@ -514,7 +514,8 @@ mod tests {
             None,
         );
         for id in 2..1002 {
-            let object = Object { created: (id < 100).then_some(2), ..object() };
+            let mut object = object();
+            object.progress.created.set(if id < 100 { 2 } else { 0 });
             state.insert_object(ObjectId(id), object);
         }
         state.trim(10, 16);

@@ -102,7 +102,7 @@ impl Cache {
     fn needs_sync(&self, id: ObjectId) -> Result<bool> {
         let state = self.state.read();
         let own = match state.objects.get(&id) {
-            Some(object) => object.own_changed > object.own_durable || !object.unlogged.is_empty(),
+            Some(object) => object.progress.has_newer_own() || !object.unlogged.is_empty(),
             None if state.gone.contains_key(&id) => return Err(Error::NoObject(state.key(id))),
             None => false,
         };
@@ -147,7 +147,7 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
     for &id in &names {
         let object = state.objects.get(&id)?;
         if object.is_own() {
-            if object.create_unlogged {
+            if object.progress.create_unlogged.get()? != 0 {
                 creates.push(Op::Create { id, attributes: without_size(&object.stable) });
             }
             let current = &object.attributes;
@@ -165,10 +165,10 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
     for &id in &whole_objects {
         let object = state.objects.get(&id)?;
         // A batch cannot say that a page is lost, and its size would make a hole of it.
-        if object.copied >= oldest || object.bad.unsettled().next().is_some() {
+        if object.progress.is_copied_since(oldest) || object.bad.unsettled().next().is_some() {
             return None;
         }
-        if object.create_unlogged && !(object.is_own() && names.contains(&id)) {
+        if object.progress.create_unlogged.get()? != 0 && !(object.is_own() && names.contains(&id)) {
             creates.push(Op::Create { id, attributes: without_size(&object.attributes) });
         }
         for change in &object.structural {
@@ -257,13 +257,16 @@ impl State {
     fn logged(&mut self, captured: Capture) -> Result<()> {
         let sequence = captured.sequence;
         for id in &captured.names {
+            self.heal_progress(*id);
             if let Some(object) = self.objects.get_mut(id) {
-                object.names_durable = object.names_durable.max(sequence);
-                object.create_unlogged = false;
+                let progress = &mut object.progress;
+                progress.names_durable.raise(sequence);
+                progress.create_unlogged.set(0);
+                let is_logged = !progress.has_newer_names();
                 if !object.is_own() {
                     object.structural.retain(|change| change.outlasts_batch(sequence));
                 }
-                if object.names_changed <= sequence {
+                if is_logged {
                     self.names_unlogged.remove(id);
                 }
             }
@@ -273,11 +276,11 @@ impl State {
             let healed = attributes.heal().map(u64::from);
             self.note_healed(id, healed)?;
             if let Some(object) = self.objects.get_mut(&id) {
-                if object.own_durable < sequence {
+                if object.progress.own_durable.get().is_none_or(|durable| durable < sequence) {
                     object.set_stable(attributes);
-                    object.own_durable = sequence;
+                    object.progress.own_durable.set(sequence);
                 }
-                object.create_unlogged = false;
+                object.progress.create_unlogged.set(0);
                 object.structural.retain(|change| change.outlasts_batch(sequence));
             }
         }

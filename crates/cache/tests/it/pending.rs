@@ -2,7 +2,7 @@
 
 use crate::metadata::{Model, change, compare};
 use crate::rig::{Rig, pattern};
-use holdfast_cache::PendingPart;
+use holdfast_cache::{PendingPart, ProgressNumber};
 use holdfast_object::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -195,6 +195,115 @@ fn no_log_batch_lacks_a_directory() {
     }
 }
 
+/// Bits of a number about an object, so that it says something else.
+fn bits_of(number: ProgressNumber) -> u64 {
+    if number == ProgressNumber::CreateUnlogged { 1 } else { 1 << 40 }
+}
+
+/// Each number, in each of its copies.
+fn numbers() -> impl Iterator<Item = (ProgressNumber, usize)> {
+    ProgressNumber::ALL.into_iter().flat_map(|number| (0..3).map(move |copy| (number, copy)))
+}
+
+/// A file that the store has, and a new one; struck before it is written, and afterwards.
+#[test]
+fn no_log_batch_lacks_a_file_of_which_a_number_goes_bad() {
+    for (is_stored, is_before) in [(true, false), (true, true), (false, false), (false, true)] {
+        for (number, copy) in numbers() {
+            let rig = Rig::new(2048);
+            let id = if is_stored { stored(&rig) } else { rig.create(Kind::Regular) };
+            let newest = pattern(2, 5 * PAGE_SIZE);
+            let strike = (PendingPart::Progress(id, number, copy), bits_of(number));
+            if !is_before {
+                rig.write(id, 0, &newest).unwrap();
+            }
+            assert!(rig.cache.strike_pending(strike.0, strike.1));
+            if is_before {
+                rig.write(id, 0, &newest).unwrap();
+            }
+            assert_eq!(rig.contents(id).unwrap(), newest, "{strike:?}");
+            let before = rig.cache.store_status().epoch;
+            rig.cache.sync(id, Durability::All).unwrap();
+            assert_eq!(rig.cache.store_status().epoch, before, "{strike:?}: logged");
+            assert_eq!(rig.cache.status().operations_renewed, 1, "{strike:?}: told");
+            rig.cache.check();
+            let rig = rig.power_cut();
+            assert_eq!(rig.contents(id).unwrap(), newest, "{strike:?}, stored: {is_stored}, before: {is_before}");
+        }
+    }
+}
+
+/// Of a change of attributes nothing else tells: no page has to be logged.
+#[test]
+fn no_log_batch_lacks_attributes_of_which_a_number_goes_bad() {
+    for (number, copy) in numbers() {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let set = AttrSet { mode: Some(0o600), ..AttrSet::default() };
+        rig.submit(vec![Op::SetAttributes { id, set }]).unwrap();
+        assert!(rig.cache.strike_pending(PendingPart::Progress(id, number, copy), bits_of(number)));
+        rig.cache.sync(id, Durability::All).unwrap();
+        let rig = rig.power_cut();
+        assert_eq!(rig.cache.attributes(id).unwrap().mode, 0o600, "{number:?}, copy {copy}");
+    }
+}
+
+/// Its names go into the log with whatever else is synced.
+#[test]
+fn no_log_batch_lacks_a_directory_of_which_a_number_goes_bad() {
+    for (is_before, (number, copy)) in numbers().flat_map(|number| [(false, number), (true, number)]) {
+        let rig = Rig::new(2048);
+        let [id, directory] = [stored(&rig), rig.create(Kind::Directory)];
+        rig.cache.sync_all().unwrap();
+        let newest = pattern(3, 2 * PAGE_SIZE);
+        if !is_before {
+            rig.write(directory, 0, &newest).unwrap();
+        }
+        assert!(rig.cache.strike_pending(PendingPart::Progress(directory, number, copy), bits_of(number)));
+        if is_before {
+            rig.write(directory, 0, &newest).unwrap();
+        }
+        rig.cache.sync(id, Durability::All).unwrap();
+        assert_eq!(rig.cache.status().operations_renewed, 1, "{number:?}, copy {copy}: told");
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(directory).unwrap(), newest, "{number:?}, copy {copy}, before: {is_before}");
+    }
+}
+
+/// A copy can become durable with its epoch only.
+#[test]
+fn no_log_batch_has_a_copy_of_which_a_number_goes_bad() {
+    for (number, copy) in numbers() {
+        let rig = Rig::new(2048);
+        let [source, target] = [(); 2].map(|()| stored(&rig));
+        rig.write(source, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+        rig.cache.sync_all().unwrap();
+        let size_min = 5 * PAGE;
+        rig.submit(vec![Op::Copy { source, source_first: 0, target, target_first: 0, pages: 5, size_min }]).unwrap();
+        assert!(rig.cache.strike_pending(PendingPart::Progress(target, number, copy), bits_of(number)));
+        let before = rig.cache.store_status().epoch;
+        rig.cache.sync(target, Durability::All).unwrap();
+        assert!(rig.cache.store_status().epoch > before, "{number:?}, copy {copy}: a recovery point");
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(target).unwrap(), pattern(2, 5 * PAGE_SIZE), "{number:?}, copy {copy}");
+    }
+}
+
+/// Nothing tells what it was: the object counts as changed.
+#[test]
+fn a_number_in_which_no_two_copies_agree_goes_into_no_log_batch() {
+    for number in ProgressNumber::ALL {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+        assert!(rig.cache.strike_pending(PendingPart::Progress(id, number, 0), 1 << 20));
+        let rig = synced(rig, id, Some((PendingPart::Progress(id, number, 1), 1 << 40)), true);
+        let mut expected = pattern(2, 5 * PAGE_SIZE);
+        expected[..7].copy_from_slice(&old()[..7]);
+        assert_eq!(rig.contents(id).unwrap(), expected, "{number:?}");
+    }
+}
+
 /// Neither an object nor a page that it has; when the next one comes, nothing is left of it.
 #[test]
 fn no_recovery_point_lacks_a_page_or_an_object() {
@@ -248,6 +357,8 @@ fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
         PendingPart::Object(id),
         PendingPart::Logged(id, index),
         PendingPart::Page(id, index),
+        // One copy: two that say the same would be right.
+        PendingPart::Progress(id, ProgressNumber::ALL[random.random_range(0..ProgressNumber::ALL.len())], 0),
     ];
     let bits = if random.random() { random.random_range(1..64) } else { 1 << random.random_range(0..64) };
     rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);

@@ -1,0 +1,205 @@
+//! How far the log and the store are with an object: by these numbers a sync knows whether it has anything to log, a batch whether it must have the
+//! object's creation, and the cache whether the store has the object at all.
+//!
+//! One that has gone bad is put right ([`crate::thrice`]). If no two copies agree, the object counts as changed just now, and a recovery point, which has
+//! all of it, takes the place of the next log batch.
+
+use crate::state::State;
+use crate::thrice::{AllDiffer, Thrice};
+use holdfast_object::{Epoch, Error, ObjectId, Place, Result};
+
+/// In place of an epoch of creation that has gone bad: until a recovery point has the object, nobody knows whether the store does.
+const UNKNOWN: Epoch = Epoch::MAX;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The epoch in which it was created, while that is not a recovery point: it is not in the store. 0 afterwards; or [`UNKNOWN`].
+    pub(crate) created: Thrice,
+    /// 1 if no log batch and no recovery point has its creation.
+    pub(crate) create_unlogged: Thrice,
+    /// The last epoch with a change of it: until that is a recovery point the store's version is older.
+    pub(crate) changed_in: Thrice,
+    /// The last epoch with a copy from or to it: such changes become durable with the epoch only.
+    pub(crate) copied: Thrice,
+    /// Sequence of the last change of names class (creation, links, parent), and up to where these are durable.
+    pub(crate) names_changed: Thrice,
+    pub(crate) names_durable: Thrice,
+    /// The same of its own class.
+    pub(crate) own_changed: Thrice,
+    pub(crate) own_durable: Thrice,
+}
+
+/// Which number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgressNumber {
+    /// The epoch that brings the object to the store.
+    Created,
+    /// Whether the log lacks its creation.
+    CreateUnlogged,
+    /// The last epoch with a change of it.
+    ChangedIn,
+    /// The last epoch with a copy from or to it.
+    Copied,
+    /// The last transaction that changed what belongs to the name space.
+    NamesChanged,
+    /// Up to which these changes are durable.
+    NamesDurable,
+    /// The last transaction that changed what is its own.
+    OwnChanged,
+    /// Up to which these changes are durable.
+    OwnDurable,
+}
+
+impl ProgressNumber {
+    /// All of them.
+    pub const ALL: [ProgressNumber; 8] = [
+        ProgressNumber::Created,
+        ProgressNumber::CreateUnlogged,
+        ProgressNumber::ChangedIn,
+        ProgressNumber::Copied,
+        ProgressNumber::NamesChanged,
+        ProgressNumber::NamesDurable,
+        ProgressNumber::OwnChanged,
+        ProgressNumber::OwnDurable,
+    ];
+}
+
+/// Whether there are changes that are not durable; also if it is not known.
+fn is_newer(changed: Thrice, durable: Thrice) -> bool {
+    match (changed.get(), durable.get()) {
+        (Some(changed), Some(durable)) => changed > durable,
+        _ => true,
+    }
+}
+
+/// Numbers that were bad.
+#[derive(Clone, Copy, Default)]
+struct Healed {
+    renewed: u64,
+    lost: usize,
+}
+
+impl Progress {
+    fn all(&self) -> [Thrice; 8] {
+        let Progress {
+            created,
+            create_unlogged,
+            changed_in,
+            copied,
+            names_changed,
+            names_durable,
+            own_changed,
+            own_durable,
+        } = *self;
+        [created, create_unlogged, changed_in, copied, names_changed, names_durable, own_changed, own_durable]
+    }
+
+    pub(crate) fn is_good(&self) -> bool {
+        self.all().into_iter().fold(0, |bits, number| bits | number.differing()) == 0
+    }
+
+    /// Whether changes of names class are not durable; also if it is not known.
+    pub(crate) fn has_newer_names(&self) -> bool {
+        is_newer(self.names_changed, self.names_durable)
+    }
+
+    /// The same of its own class.
+    pub(crate) fn has_newer_own(&self) -> bool {
+        is_newer(self.own_changed, self.own_durable)
+    }
+
+    /// Whether all changes of both classes are durable, and the store has it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.created.get() == Some(0) && !self.has_newer_names() && !self.has_newer_own()
+    }
+
+    /// Whether the store has the object.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub(crate) fn is_in_store(&self) -> Result<bool> {
+        self.created.get().filter(|&epoch| epoch != UNKNOWN).map(|epoch| epoch == 0).ok_or_else(|| {
+            let what = "epoch of an object's creation in memory, to which somebody has written who must not";
+            Error::corrupt(Place::default(), what, "the same in two of three copies", "three that differ")
+        })
+    }
+
+    /// The epoch that brings it to the store.
+    pub(crate) fn created_in(&self) -> Option<Epoch> {
+        self.created.get().filter(|&epoch| epoch != 0 && epoch != UNKNOWN)
+    }
+
+    /// Whether a recovery point has all of it, if the epochs from `unwritten` on are none; no if it is not known.
+    pub(crate) fn is_written(&self, unwritten: Epoch) -> bool {
+        self.changed_in.get().is_some_and(|epoch| epoch < unwritten)
+    }
+
+    /// Whether an epoch from `unwritten` on has a copy from or to it; also if it is not known.
+    pub(crate) fn is_copied_since(&self, unwritten: Epoch) -> bool {
+        self.copied.get().is_none_or(|epoch| epoch >= unwritten)
+    }
+
+    /// A recovery point has it with all its changes up to transaction `sequence`.
+    pub(crate) fn published(&mut self, sequence: u64) {
+        self.created.set(0);
+        self.create_unlogged.set(0);
+        self.names_durable.raise(sequence);
+        self.own_durable.raise(sequence);
+    }
+
+    /// Puts right what has gone bad. Numbers of which nothing is left become those of an object that transaction `sequence`, in the epoch `open`,
+    /// has changed.
+    fn heal(&mut self, sequence: u64, open: Epoch, unwritten: Epoch) -> Healed {
+        let mut healed = Healed::default();
+        let is_written = self.is_written(unwritten);
+        let mut heal = |number: &mut Thrice, instead: u64| match number.heal() {
+            Ok(is_renewed) => healed.renewed += u64::from(is_renewed),
+            Err(AllDiffer) => {
+                number.set(instead);
+                healed.lost += 1;
+            }
+        };
+        heal(&mut self.created, if is_written { 0 } else { UNKNOWN });
+        // There is no batch before a recovery point has the creation.
+        heal(&mut self.create_unlogged, 0);
+        heal(&mut self.changed_in, open);
+        heal(&mut self.copied, open);
+        heal(&mut self.names_changed, sequence);
+        heal(&mut self.names_durable, 0);
+        heal(&mut self.own_changed, sequence);
+        heal(&mut self.own_durable, 0);
+        healed
+    }
+
+    /// Inverts bits of a copy of a number, as nobody may.
+    pub(crate) fn strike(&mut self, number: ProgressNumber, copy: usize, bits: u64) {
+        let number = match number {
+            ProgressNumber::Created => &mut self.created,
+            ProgressNumber::CreateUnlogged => &mut self.create_unlogged,
+            ProgressNumber::ChangedIn => &mut self.changed_in,
+            ProgressNumber::Copied => &mut self.copied,
+            ProgressNumber::NamesChanged => &mut self.names_changed,
+            ProgressNumber::NamesDurable => &mut self.names_durable,
+            ProgressNumber::OwnChanged => &mut self.own_changed,
+            ProgressNumber::OwnDurable => &mut self.own_durable,
+        };
+        number.strike(copy, bits);
+    }
+}
+
+impl State {
+    /// Puts right what has gone bad of an object's numbers, and tells it.
+    pub(crate) fn heal_progress(&mut self, id: ObjectId) {
+        let (sequence, open) = (self.sequence, self.open.epoch);
+        let unwritten = self.freezing.unwrap_or(open);
+        let Some(object) = self.objects.get_mut(&id).filter(|object| !object.progress.is_good()) else { return };
+        let Healed { renewed, lost } = object.progress.heal(sequence, open, unwritten);
+        if renewed > 0 {
+            self.operations_renewed += renewed;
+            let key = self.key(id);
+            tracing::warn!(%key, renewed, "numbers about an object went bad in memory: two copies of three say what they were");
+        }
+        self.spoil(lost);
+    }
+}
