@@ -225,8 +225,7 @@ fn is_structural(op: &Op) -> bool {
 }
 
 fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8]) -> u64 {
-    state.sequence += 1;
-    let sequence = state.sequence;
+    let sequence = state.next_sequence();
     state.open.demand = state.open.demand.plus(plan.demand);
     state.open.tree.extend(plan.tree);
     if !payload.is_empty() {
@@ -333,7 +332,7 @@ fn is_owned(object: &Object) -> bool {
 
 fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     let mut object = state.objects.remove(&id).expect("planned object is present");
-    state.open.pages -= object.dirty.len() as u64;
+    state.open.pages = state.open.pages.saturating_sub(object.dirty.len() as u64);
     state.open.freeing.dropped(object.dirty.len() as u64, copies(&object));
     let unwritten = state.freezing.unwrap_or(state.open.epoch);
     state.open.freeing.shrinks(id, &object, 0, unwritten);
@@ -378,7 +377,7 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
     let before = object.dirty.len();
     object.drop_pages(first, end);
     let dropped = (before - object.dirty.len()) as u64;
-    state.open.pages -= dropped;
+    state.open.pages = state.open.pages.saturating_sub(dropped);
     state.open.freeing.dropped(dropped, copies(object));
     object.fresh_pages = object.fresh_pages.min(object.dirty.len() as u64 + object.frozen_pages);
     if !store_has_none {

@@ -221,7 +221,7 @@ impl State {
         let Some(object) = self.objects.get_mut(&id) else { return };
         tracing::error!(%key, page = index, %error, "a changed page went bad in memory, and was not stored");
         if object.dirty.contains(&index) {
-            self.open.pages -= 1;
+            self.open.pages = self.open.pages.saturating_sub(1);
         }
         object.drop_page(index);
         self.errors += 1;

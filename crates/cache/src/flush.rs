@@ -45,9 +45,7 @@ impl Cache {
             };
             let is_old = is_old(state.open.since_ns, self.options.epoch_age_max_ms)
                 || is_old(state.open.lazy_since_ns, self.options.lazy_age_max_ms);
-            state.read_only.is_none()
-                && !state.open.is_empty(state.log.tail())
-                && (is_old || state.is_due(&self.options, 1))
+            state.read_only.is_none() && !state.open.is_empty(&state.log) && (is_old || state.is_due(&self.options, 1))
         };
         if due {
             return self.close_epoch().map(Some);
@@ -97,7 +95,7 @@ impl Cache {
                 state.writable()?;
                 return Err(Error::Protocol("an epoch was left unwritten".into()));
             }
-            if first.is_none() && state.open.is_empty(state.log.tail()) {
+            if first.is_none() && state.open.is_empty(&state.log) {
                 return Ok(self.store.status().epoch);
             }
             state.writable()?;
@@ -358,6 +356,10 @@ pub(crate) fn all_attributes(attributes: &Attributes) -> AttrSet {
 impl State {
     /// The frozen epoch is a recovery point: what has not changed since is clean.
     fn published(&mut self, frozen: FrozenEpoch, written: &Written) -> Result<()> {
+        // Nothing is durable by a number that may be too high.
+        let sequence = frozen.sequence.get().ok_or_else(|| frozen::corruption(None, "last transaction of an epoch"));
+        let sequence = sequence.map_err(|bad| Error::Corrupt(Box::new(bad)))?;
+        self.note_numbers("last transaction of an epoch", u64::from(frozen.sequence.differing() != 0));
         let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
         let (mut struck, mut renewed) = (0, Vec::new());
         for mut past in frozen.objects {
@@ -381,7 +383,7 @@ impl State {
                 };
                 slot.residence = Residence::Clean(identity);
                 slot.twin = None;
-                object.frozen_pages -= 1;
+                object.frozen_pages = object.frozen_pages.saturating_sub(1);
                 object.unlogged.remove(&index);
                 // Most pages are told by their checksum not to be: their bytes are not in the processor's cache any more.
                 if ZERO_SUMS.contains(&page.page().checksum) && page.bytes() == &ZEROES {
@@ -398,14 +400,14 @@ impl State {
             let before = object.structural.len();
             object.structural.retain(Unlogged::is_good);
             struck += before - object.structural.len();
-            object.structural.retain(|change| change.outlasts_epoch(frozen.sequence));
+            object.structural.retain(|change| change.outlasts_epoch(sequence));
             if object.renew_unlogged() {
                 renewed.push(id);
             }
-            if object.progress.own_durable.get().is_none_or(|durable| durable < frozen.sequence) {
+            if object.progress.own_durable.get().is_none_or(|durable| durable < sequence) {
                 object.set_stable(past.attributes);
             }
-            object.progress.published(frozen.sequence);
+            object.progress.published(sequence);
             object.fresh_pages = object.dirty.len() as u64;
             if let Some(&blocks) = written.blocks.get(&id) {
                 object.attributes.change(|attributes| attributes.blocks = blocks);
@@ -423,14 +425,14 @@ impl State {
         }
         self.names_unlogged.retain(|id| self.objects.get(id).is_some_and(|object| object.progress.has_newer_names()));
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
-        self.gone_unlogged.retain(|gone| gone.outlasts_epoch(frozen.sequence));
-        self.brings.retain(|id, brought| brought.outlasts(*id, frozen.sequence));
-        if self.spoilt <= frozen.sequence {
+        self.gone_unlogged.retain(|gone| gone.outlasts_epoch(sequence));
+        self.brings.retain(|id, brought| brought.outlasts(*id, sequence));
+        if self.spoilt <= sequence {
             self.spoilt = 0;
         }
         self.spoil(struck);
         renewed.into_iter().for_each(|id| self.note_members(Some(id), "pages to be logged"));
-        self.log.release(frozen.log_end);
+        self.log.release(self.open.log_start);
         self.freezing = None;
         self.writing = None;
         for (id, index) in frozen.unsettled {

@@ -13,7 +13,10 @@ pub(crate) struct Involved<'a>(pub(crate) &'a FrozenEpoch);
 impl fmt::Display for Involved<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FrozenEpoch { sequence, ops, objects, .. } = self.0;
-        write!(f, "all up to transaction {sequence}")?;
+        match sequence.get() {
+            Some(sequence) => write!(f, "all up to transaction {sequence}")?,
+            None => f.write_str("all up to a transaction whose number has gone bad")?,
+        }
         list(f, "operations", ops, operation)?;
         list(f, "objects changed", objects, |f, object| match object.pages.len() {
             0 => write!(f, "attributes of {}", object.id),
@@ -60,6 +63,7 @@ mod tests {
     use crate::frozen::{FrozenOps, Places};
     use crate::sealed_attributes::SealedAttributes;
     use crate::state::FrozenObject;
+    use crate::thrice::Thrice;
     use holdfast_object::{Attributes, Class, Kind, ObjectId, Timestamp};
 
     #[test]
@@ -74,7 +78,7 @@ mod tests {
         };
         let mut epoch = FrozenEpoch {
             epoch: 3,
-            sequence: 9,
+            sequence: Thrice::new(9),
             ops: FrozenOps::new(vec![
                 Op::Create { id: ObjectId(5), attributes: attributes.clone() },
                 Op::Delete { id: ObjectId(4) },
@@ -83,7 +87,6 @@ mod tests {
             objects: vec![object(5)],
             unsettled: Vec::new(),
             errors: 0,
-            log_end: 0,
         };
         assert_eq!(
             Involved(&epoch).to_string(),

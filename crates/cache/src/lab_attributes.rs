@@ -64,6 +64,8 @@ pub enum FrozenPart {
     Given,
     /// Which page of an object its first page is.
     Place(ObjectId),
+    /// Which transaction its last one is: the first of three copies.
+    Sequence,
 }
 
 /// What the next log batch or recovery point is going by, beside pages and attributes.
@@ -85,6 +87,16 @@ pub enum PendingPart {
     Page(ObjectId, PageIndex),
     /// A number by which it is known what of the object is to go where: the first, second or third copy.
     Progress(ObjectId, ProgressNumber, usize),
+    /// Where the operation log begins; of this and what follows the first, second or third copy.
+    LogHead(usize),
+    /// Where it ends.
+    LogTail(usize),
+    /// Where in it the open epoch begins.
+    LogStart(usize),
+    /// Which transaction was the last one.
+    Sequence(usize),
+    /// How many pages have changed since the last recovery point.
+    DirtyPages,
 }
 
 /// A strike at what is frozen, which waits for who writes the epoch.
@@ -221,6 +233,23 @@ impl Cache {
                 let known = objects.get_mut(&id);
                 known.map(|known| known.progress.strike(number, copy, bits)).is_some()
             }
+            PendingPart::LogHead(copy) | PendingPart::LogTail(copy) => {
+                let [head, tail] = state.log.positions();
+                if part == PendingPart::LogHead(copy) { head } else { tail }.strike(copy, bits);
+                true
+            }
+            PendingPart::LogStart(copy) => {
+                state.open.log_start.strike(copy, bits);
+                true
+            }
+            PendingPart::Sequence(copy) => {
+                state.sequence.strike(copy, bits);
+                true
+            }
+            PendingPart::DirtyPages => {
+                state.open.pages ^= bits;
+                true
+            }
             PendingPart::Object(id) => state.open.objects.strike(id, other(id)),
             PendingPart::Logged(id, index) => {
                 objects.get_mut(&id).is_some_and(|known| known.unlogged.strike(index, index ^ bits))
@@ -253,6 +282,7 @@ impl Cache {
                 Laid::Part(FrozenPart::Operation | FrozenPart::Given, bits) => {
                     frozen.ops.strike(|ops| invert_target(ops, bits));
                 }
+                Laid::Part(FrozenPart::Sequence, bits) => frozen.sequence.strike(0, bits),
                 Laid::Part(FrozenPart::Place(object), bits) => {
                     let known = frozen.objects.iter_mut().find(|known| known.id == object);
                     if let Some((index, _)) = known.and_then(|known| known.pages.first_mut()) {

@@ -209,7 +209,7 @@ impl Cache {
             twins: self.arena.twins(),
             objects: state.objects.len() as u64,
             epoch_open: state.open.epoch,
-            transactions: state.sequence,
+            transactions: state.sequence(),
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
             pages_renewed: state.renewed,

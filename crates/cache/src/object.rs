@@ -63,7 +63,7 @@ pub(crate) struct Object {
     pub(crate) bad: ErrorTable,
     /// Dirty pages that may need a new block, for `st_blocks`.
     pub(crate) fresh_pages: u64,
-    /// Pages of the epoch being written that have not changed since.
+    /// Pages of the epoch being written that have not changed since, for the same.
     pub(crate) frozen_pages: u64,
     /// Counts changes, so that a page loaded meanwhile is not put over a newer one.
     pub(crate) version: u64,
@@ -160,7 +160,7 @@ impl Object {
     /// Takes a slot out, with the sets that name it.
     pub(crate) fn drop_page(&mut self, index: PageIndex) {
         if self.pages.remove(&index).is_some_and(|slot| slot.residence == Residence::Frozen) {
-            self.frozen_pages -= 1;
+            self.frozen_pages = self.frozen_pages.saturating_sub(1);
         }
         self.dirty.remove(&index);
         self.unlogged.remove(&index);

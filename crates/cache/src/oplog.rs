@@ -6,8 +6,10 @@
 //! A ring of records `{payload length u32, reserved u32, sequence u64, CRC-64 of sequence and payload}` + payload (postcard), and its twin in the
 //! other half of the region: what has gone bad in one is read of the other. Positions count bytes since the log was made and never go back.
 //!
-//! Invariant: `head <= tail <= head + capacity`; records fill `head..tail` without gaps, in both halves.
+//! Invariant: `head <= tail <= head + capacity`; records fill `head..tail` without gaps, in both halves. What an epoch has is what lies between two
+//! positions, and nothing else tells where: each is kept three times ([`crate::thrice`]).
 
+use crate::thrice::{AllDiffer, Thrice};
 use holdfast_integrity::Crc64;
 use holdfast_object::{Arena, Error, Op, Place, Result};
 use std::sync::Arc;
@@ -25,22 +27,49 @@ pub(crate) struct Recorded {
 
 pub(crate) struct OpLog {
     arena: Arc<Arena>,
-    head: u64,
-    tail: u64,
+    head: Thrice,
+    tail: Thrice,
+}
+
+/// Nobody knows where the records are.
+fn lost_position() -> Error {
+    Error::corrupt(
+        Place::default(),
+        "position in the operation log in memory, to which somebody has written who must not",
+        "the same in two of three copies",
+        "three that differ: changes since the last recovery point that were not synced are lost; unmount, have the memory tested, and mount again",
+    )
 }
 
 impl OpLog {
     pub(crate) fn new(arena: Arc<Arena>) -> OpLog {
-        OpLog { arena, head: 0, tail: 0 }
+        OpLog { arena, head: Thrice::new(0), tail: Thrice::new(0) }
     }
 
-    pub(crate) fn tail(&self) -> u64 {
+    /// Where the next record begins.
+    pub(crate) fn tail(&self) -> Thrice {
         self.tail
+    }
+
+    /// Puts positions right that have gone bad, `start` of the open epoch too; how many had.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: no two copies of one agree.
+    pub(crate) fn heal(&mut self, start: &mut Thrice) -> Result<u64> {
+        [&mut self.head, &mut self.tail, start].into_iter().try_fold(0, |renewed, position| {
+            let is_renewed = position.heal().map_err(|AllDiffer| lost_position())?;
+            Ok(renewed + u64::from(is_renewed))
+        })
+    }
+
+    /// Bytes in use, if it is known.
+    fn used(&self) -> Option<u64> {
+        self.tail.get()?.checked_sub(self.head.get()?)
     }
 
     /// Whether a closed epoch should make room soon.
     pub(crate) fn is_half_full(&self) -> bool {
-        self.tail - self.head > self.capacity() / 2
+        self.used().is_none_or(|used| used > self.capacity() / 2)
     }
 
     /// Bytes of the record that [`OpLog::append`] would write.
@@ -51,27 +80,30 @@ impl OpLog {
     /// Whether an encoded record fits now.
     pub(crate) fn has_room(&self, payload: &[u8]) -> bool {
         let needed = (HEADER_BYTES + payload.len()) as u64;
-        self.tail - self.head + needed <= self.capacity()
+        self.used().is_some_and(|used| used + needed <= self.capacity())
     }
 
     /// Appends an encoded record. The caller has asked [`OpLog::has_room`].
     pub(crate) fn append(&mut self, sequence: u64, payload: &[u8]) {
         assert!(self.has_room(payload), "operation log overrun");
+        let tail = self.tail.get().expect("what has room is known");
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         header[8..16].copy_from_slice(&sequence.to_le_bytes());
         header[16..].copy_from_slice(&checksum(sequence, payload).to_le_bytes());
-        self.put(self.tail, &header);
-        self.put(self.tail + HEADER_BYTES as u64, payload);
-        self.tail += (HEADER_BYTES + payload.len()) as u64;
+        self.put(tail, &header);
+        self.put(tail + HEADER_BYTES as u64, payload);
+        self.tail.set(tail + (HEADER_BYTES + payload.len()) as u64);
     }
 
     /// The operations recorded in `from..to`, verified.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for a record that has gone bad in both halves.
-    pub(crate) fn read(&self, from: u64, to: u64) -> Result<Recorded> {
-        assert!(self.head <= from && from <= to && to <= self.tail, "operation log range {from}..{to}");
+    /// [`Error::Corrupt`] for a record that has gone bad in both halves, and for positions between which there are no records.
+    pub(crate) fn read(&self, from: Thrice, to: Thrice) -> Result<Recorded> {
+        let [head, from, to, tail] = [self.head, from, to, self.tail].map(Thrice::get);
+        let within = |(from, to): &(u64, u64)| head <= Some(*from) && from <= to && Some(*to) <= tail;
+        let (from, to) = from.zip(to).filter(within).ok_or_else(lost_position)?;
         let mut recorded = Recorded { ops: Vec::new(), renewed: 0 };
         let mut at = from;
         while at < to {
@@ -117,9 +149,13 @@ impl OpLog {
     }
 
     /// Records before `to` are in a recovery point.
-    pub(crate) fn release(&mut self, to: u64) {
-        assert!(self.head <= to && to <= self.tail, "operation log released to {to}");
+    pub(crate) fn release(&mut self, to: Thrice) {
         self.head = to;
+    }
+
+    /// The positions where it begins and ends.
+    pub(crate) fn positions(&mut self) -> [&mut Thrice; 2] {
+        [&mut self.head, &mut self.tail]
     }
 
     fn capacity(&self) -> u64 {
@@ -214,12 +250,12 @@ mod tests {
                 let arena = Arena::new(1, 4096).unwrap();
                 let mut log = OpLog::new(arena.clone());
                 [1, 2].into_iter().for_each(|id| log.append(id, &record(id)));
-                let before = log.read(0, log.tail()).unwrap().ops;
+                let before = log.read(Thrice::new(0), log.tail()).unwrap().ops;
                 flip(&arena, half, at);
-                let recorded = log.read(0, log.tail()).unwrap();
+                let recorded = log.read(Thrice::new(0), log.tail()).unwrap();
                 assert_eq!((recorded.ops, recorded.renewed), (before, 1 - half), "byte {at} of half {half}");
                 flip(&arena, 1 - half, at);
-                assert!(matches!(log.read(0, log.tail()), Err(Error::Corrupt(_))), "byte {at}");
+                assert!(matches!(log.read(Thrice::new(0), log.tail()), Err(Error::Corrupt(_))), "byte {at}");
             }
         }
     }

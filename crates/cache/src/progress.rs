@@ -191,7 +191,7 @@ impl Progress {
 impl State {
     /// Puts right what has gone bad of an object's numbers, and tells it.
     pub(crate) fn heal_progress(&mut self, id: ObjectId) {
-        let (sequence, open) = (self.sequence, self.open.epoch);
+        let (sequence, open) = (self.sequence(), self.open.epoch);
         let unwritten = self.freezing.unwrap_or(open);
         let Some(object) = self.objects.get_mut(&id).filter(|object| !object.progress.is_good()) else { return };
         let Healed { renewed, lost } = object.progress.heal(sequence, open, unwritten);

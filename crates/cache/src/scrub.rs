@@ -111,12 +111,11 @@ impl Cache {
         let fate = match good {
             Some(page) => {
                 state.put_dirty(id, index, page);
-                state.sequence += 1;
+                state.next_sequence();
                 Fate::Repaired
             }
             None if state.log.has_room(&record) => {
-                state.sequence += 1;
-                let sequence = state.sequence;
+                let sequence = state.next_sequence();
                 state.log.append(sequence, &record);
                 if let Some(object) = state.objects.get_mut(&id) {
                     object.drop_page(index);

@@ -6,6 +6,7 @@ use crate::members::Members;
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
 use crate::sealed_attributes::SealedAttributes;
+use crate::thrice::Thrice;
 use crate::twin::Twin;
 use crate::unlogged::{Brought, Unlogged};
 use holdfast_integrity::Protection;
@@ -36,11 +37,11 @@ pub(crate) enum Tree {
 /// The epoch that takes transactions.
 pub(crate) struct OpenEpoch {
     pub(crate) epoch: Epoch,
-    /// Where its records in the operation log begin.
-    pub(crate) log_start: u64,
+    /// Where its records in the operation log begin, and those of the epoch being written end.
+    pub(crate) log_start: Thrice,
     /// Objects with changes in it.
     pub(crate) objects: Members<ObjectId>,
-    /// Dirty pages.
+    /// Dirty pages. A wrong number closes the epoch early or late, and does no more.
     pub(crate) pages: u64,
     /// What it may cost.
     pub(crate) demand: Demand,
@@ -61,7 +62,7 @@ pub(crate) struct OpenEpoch {
 }
 
 impl OpenEpoch {
-    pub(crate) fn new(epoch: Epoch, log_start: u64) -> OpenEpoch {
+    pub(crate) fn new(epoch: Epoch, log_start: Thrice) -> OpenEpoch {
         OpenEpoch {
             epoch,
             log_start,
@@ -79,8 +80,9 @@ impl OpenEpoch {
     }
 
     /// Whether a recovery point of it would have nothing new: no changes, no log batch to be forgotten.
-    pub(crate) fn is_empty(&self, log_tail: u64) -> bool {
-        self.objects.is_empty() && self.log_start == log_tail && !self.logged
+    pub(crate) fn is_empty(&self, log: &OpLog) -> bool {
+        let has_no_records = self.log_start.get().is_some_and(|start| Some(start) == log.tail().get());
+        self.objects.is_empty() && has_no_records && !self.logged
     }
 }
 
@@ -99,7 +101,7 @@ pub(crate) struct FrozenObject {
 pub(crate) struct FrozenEpoch {
     pub(crate) epoch: Epoch,
     /// Last transaction in it.
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Thrice,
     /// Structural operations in admission order.
     pub(crate) ops: FrozenOps,
     /// Newest versions of what changed.
@@ -108,8 +110,6 @@ pub(crate) struct FrozenEpoch {
     pub(crate) unsettled: Vec<(ObjectId, PageIndex)>,
     /// The counter of errors when it was frozen.
     pub(crate) errors: u64,
-    /// End of its records in the operation log.
-    pub(crate) log_end: u64,
 }
 
 pub(crate) struct State {
@@ -140,8 +140,8 @@ pub(crate) struct State {
     /// What that one will free, for showing.
     pub(crate) writing: Option<Writing>,
     pub(crate) log: OpLog,
-    /// Transactions admitted since the store was opened.
-    pub(crate) sequence: u64,
+    /// Transactions admitted since the store was opened: see [`State::sequence`].
+    pub(crate) sequence: Thrice,
     /// Pages entered in error tables since the store was opened.
     pub(crate) errors: u64,
     /// Pages whose twin took their place since the store was opened.
@@ -189,11 +189,11 @@ impl State {
             brings: BTreeMap::new(),
             spoilt: 0,
             names_unlogged: Members::default(),
-            open: OpenEpoch::new(epoch, 0),
+            open: OpenEpoch::new(epoch, Thrice::new(0)),
             freezing: None,
             writing: None,
             log: OpLog::new(arena),
-            sequence: 0,
+            sequence: Thrice::new(0),
             errors: 0,
             renewed: 0,
             scribbles: 0,
@@ -210,6 +210,30 @@ impl State {
 
     pub(crate) fn key(&self, object: ObjectId) -> ObjectKey {
         ObjectKey { domain: self.domain, object }
+    }
+
+    /// Transactions admitted since the store was opened. Where it is not known, the highest that there can have been: what comes later than what is
+    /// durable has to be higher.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.get().unwrap_or_else(|| self.sequence.highest())
+    }
+
+    /// That of the next one, which is admitted now.
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        if self.sequence.differing() != 0 {
+            self.note_numbers("number of the last transaction", 1);
+        }
+        let next = self.sequence().saturating_add(1);
+        self.sequence.set(next);
+        next
+    }
+
+    /// Counts and tells how many numbers of a kind had a copy that has gone bad.
+    pub(crate) fn note_numbers(&mut self, what: &str, renewed: u64) {
+        if renewed > 0 {
+            self.operations_renewed += renewed;
+            tracing::warn!(renewed, "{what} in memory went bad in one copy of three: the others say what was right");
+        }
     }
 
     /// Which state an object is in, if it is known: the same number only as long as it has not changed, nor been
@@ -271,7 +295,7 @@ impl State {
             object.pages.get_mut(&index).expect("just inserted").queued = true;
         }
         if old.is_some_and(|slot| slot.residence == Residence::Frozen) {
-            object.frozen_pages -= 1;
+            object.frozen_pages = object.frozen_pages.saturating_sub(1);
         }
         if !known {
             object.fresh_pages += 1;
@@ -397,6 +421,8 @@ impl State {
     /// What is to be written has gone bad in memory, and cannot be made anew; then nothing has changed.
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
+        let renewed = self.log.heal(&mut self.open.log_start)?;
+        self.note_numbers("positions in the operation log", renewed);
         self.renew_changed();
         let changed: Vec<ObjectId> = self.open.objects.iter().copied().collect();
         changed.into_iter().try_for_each(|id| self.heal(id))?;
@@ -442,7 +468,7 @@ impl State {
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
-        Ok(FrozenEpoch { epoch, sequence: self.sequence, ops, objects, unsettled, errors: self.errors, log_end })
+        Ok(FrozenEpoch { epoch, sequence: Thrice::new(self.sequence()), ops, objects, unsettled, errors: self.errors })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.

@@ -134,7 +134,7 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
     if state.spoilt != 0 {
         return None;
     }
-    let sequence = state.sequence;
+    let sequence = state.sequence();
     let oldest = state.freezing.unwrap_or(state.open.epoch);
 
     let mut creates = Vec::new();

@@ -36,6 +36,11 @@ impl Thrice {
         if first == second || first == third { Some(first) } else { (second == third).then_some(second) }
     }
 
+    /// The highest that a copy says.
+    pub(crate) fn highest(self) -> u64 {
+        self.said().into_iter().fold(0, u64::max)
+    }
+
     /// Which bits differ between copies. Without a branch, as many numbers are asked at a time.
     pub(crate) fn differing(self) -> u64 {
         let [first, second, third] = self.said();

@@ -147,7 +147,7 @@ impl State {
     pub(crate) fn spoil(&mut self, bad: usize) {
         if bad > 0 {
             self.operations_renewed += bad as u64;
-            self.spoilt = self.sequence;
+            self.spoilt = self.sequence();
             tracing::warn!(
                 operations = bad,
                 "operations for the intent log went bad in memory: a recovery point is made of the operation log instead"

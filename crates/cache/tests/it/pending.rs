@@ -2,7 +2,7 @@
 
 use crate::metadata::{Model, change, compare};
 use crate::rig::{Rig, pattern};
-use holdfast_cache::{PendingPart, ProgressNumber};
+use holdfast_cache::{FrozenPart, PendingPart, ProgressNumber};
 use holdfast_object::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -346,6 +346,98 @@ fn no_recovery_point_lacks_a_page_or_an_object() {
     }
 }
 
+/// What an epoch has lies between two positions in the operation log: what was deleted and cut is so afterwards, and the store takes more.
+#[test]
+fn no_recovery_point_lacks_an_operation_as_a_position_goes_bad() {
+    type Part = fn(usize) -> PendingPart;
+    let parts: [Part; 3] = [PendingPart::LogHead, PendingPart::LogTail, PendingPart::LogStart];
+    for (part, copy) in parts.into_iter().flat_map(|part| (0..3).map(move |copy| (part, copy))) {
+        for bits in [1, 1 << 5, 1 << 40] {
+            let strike = part(copy);
+            let rig = Rig::new(2048);
+            let [cut, gone] = [(); 2].map(|()| stored(&rig));
+            rig.submit(vec![Op::Truncate { id: cut, size: 2 * PAGE }]).unwrap();
+            assert!(rig.cache.strike_pending(strike, bits));
+            rig.submit(vec![Op::Delete { id: gone }]).unwrap();
+            rig.cache.sync_all().unwrap();
+            rig.cache.check();
+            let made = stored(&rig);
+            let rig = rig.power_cut();
+            assert_eq!(rig.contents(cut).unwrap()[..], old()[..2 * PAGE_SIZE], "{strike:?}, {bits:#x}");
+            assert!(matches!(rig.contents(gone), Err(Error::NoObject(_))), "{strike:?}, {bits:#x}");
+            assert_eq!(rig.contents(made).unwrap(), old(), "{strike:?}, {bits:#x}");
+        }
+    }
+}
+
+/// Struck twice, nobody knows which operations the epoch has: the store takes no more, and what was synced is there.
+#[test]
+fn where_the_operation_log_ends_is_not_guessed() {
+    let parts: [fn(usize) -> PendingPart; 3] = [PendingPart::LogHead, PendingPart::LogTail, PendingPart::LogStart];
+    for part in parts {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.submit(vec![Op::Truncate { id, size: 2 * PAGE }]).unwrap();
+        rig.cache.sync(id, Durability::All).unwrap();
+        assert!(rig.cache.strike_pending(part(0), 1 << 5) && rig.cache.strike_pending(part(1), 1 << 40));
+        let outcome = rig.cache.sync_all();
+        assert!(matches!(outcome, Err(Error::Corrupt(_))), "{:?}: {outcome:?}", part(0));
+        assert!(rig.cache.status().read_only.is_some());
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap()[..], old()[..2 * PAGE_SIZE], "{:?}", part(0));
+    }
+}
+
+/// If the last transaction were another one, what comes next would count as durable.
+#[test]
+fn no_log_batch_lacks_what_comes_after_a_number_that_goes_bad() {
+    for copy in 0..3 {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let all = rig.cache.status().transactions;
+        assert!(rig.cache.strike_pending(PendingPart::Sequence(copy), all));
+        rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+        rig.submit(vec![Op::Truncate { id, size: 4 * PAGE }]).unwrap();
+        assert_eq!(rig.cache.status().transactions, all + 2, "copy {copy}");
+        assert_eq!(rig.cache.status().operations_renewed, 1, "copy {copy}: told");
+        rig.cache.sync(id, Durability::All).unwrap();
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap()[..], pattern(2, 5 * PAGE_SIZE)[..4 * PAGE_SIZE], "copy {copy}");
+    }
+}
+
+/// The epoch being written takes no change along that came after it.
+#[test]
+fn no_recovery_point_counts_for_more_than_it_has() {
+    let rig = Rig::new(2048);
+    let id = stored(&rig);
+    rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+    rig.cache.strike_frozen_part(FrozenPart::Sequence, 1 << 40);
+    rig.cache.sync_all().unwrap();
+    assert_eq!(rig.cache.status().operations_renewed, 1, "told");
+    let set = AttrSet { mode: Some(0o600), ..AttrSet::default() };
+    rig.submit(vec![Op::SetAttributes { id, set }]).unwrap();
+    rig.cache.sync(id, Durability::All).unwrap();
+    let rig = rig.power_cut();
+    assert_eq!(rig.cache.attributes(id).unwrap().mode, 0o600);
+}
+
+/// It is how an epoch is closed in time, and no more.
+#[test]
+fn a_wrong_number_of_changed_pages_ends_nothing() {
+    for bits in [5, 1 << 40] {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+        assert_eq!(rig.cache.status().pages_dirty, 5);
+        assert!(rig.cache.strike_pending(PendingPart::DirtyPages, bits));
+        rig.submit(vec![Op::Truncate { id, size: PAGE }]).unwrap();
+        rig.cache.sync(id, Durability::All).unwrap();
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap()[..], pattern(2, 5 * PAGE_SIZE)[..PAGE_SIZE], "{bits:#x}");
+    }
+}
+
 /// Strikes something of a file, if there is such a thing of it.
 fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
     let Some(&id) = model.files.keys().nth(random.random_range(0..model.files.len().max(1))) else { return };
@@ -359,6 +451,10 @@ fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
         PendingPart::Page(id, index),
         // One copy: two that say the same would be right.
         PendingPart::Progress(id, ProgressNumber::ALL[random.random_range(0..ProgressNumber::ALL.len())], 0),
+        PendingPart::LogHead(0),
+        PendingPart::LogTail(0),
+        PendingPart::LogStart(0),
+        PendingPart::Sequence(0),
     ];
     let bits = if random.random() { random.random_range(1..64) } else { 1 << random.random_range(0..64) };
     rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);

@@ -261,7 +261,8 @@ const LEFT_OUT: &str = "## Left out\n\n\
     - *Contents of files* in the page pool have checksums of their own ([protection.md](protection.md)).\n\
     - *What the layers above know beside attributes and pages*: sessions, and objects without a name that somebody has open, are in no block of metadata; what \
     becomes of them goes through the equations of names ([audit.md](audit.md)). Which objects and pages have changed has a sum, and what a log batch is to have has checks, \
-    from admission on; numbers about an object (up to which transaction its changes are durable, whether the log has its creation) are kept three times; tests of the cache \
+    from admission on; numbers about an object (up to which transaction its changes are durable, whether the log has its creation), the number of the last \
+    transaction, and where the operation log begins and ends are kept three times; tests of the cache \
     strike these (`cargo test -p holdfast-cache --test it pending::`).\n\
     - *Kinds and classes of objects in the cache*: values of the program's own, of which there is none that is none; all other attributes are struck.\n\n";
 
