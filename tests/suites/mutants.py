@@ -110,6 +110,7 @@ MUTANTS = [
     ("which names the log has not", CACHE, MEMBERS, "if !self.names_unlogged.is_good() {", "if false {"),
     ("number of which two copies are right", CACHE, "crates/cache/src/thrice.rs", "if first == second || first == third {", "if first < u64::MAX {"),
     ("number in which no two copies agree", CACHE, "crates/cache/src/progress.rs", "                healed.lost += 1;\n", ""),
+    ("what becomes durable by a batch", CACHE, "crates/cache/src/sync.rs", "if captured.sum() != captured.sum {", "if captured.sum == 1 {"),
     ("epoch that may have gone by what is put right", PHYSICAL, "crates/physical/src/own_records.rs", "let has_begun = !self.dirty.is_empty() || !self.changed.is_empty();", "let has_begun = false;"),
     ("which snapshot is asked", PHYSICAL, "crates/physical/src/snapshot/mod.rs", "Some((_, held)) if held.verify().is_ok() => Ok((&held.view, live)),", "Some((_, held)) if held.slot.get() < u16::MAX => Ok((&held.view, live)),"),
     ("record before what has become of it", PHYSICAL, SEALED, "        } else if record != self.record {\n            self.bytes()?;", "        } else if record != self.record {"),

@@ -5,6 +5,7 @@ use crate::Cache;
 use crate::progress::ProgressNumber;
 use crate::sealed_attributes::SealedAttributes;
 use crate::state::FrozenEpoch;
+use crate::sync::Capture;
 use crate::unlogged::Unlogged;
 use holdfast_object::{Attributes, NamePlace, ObjectId, Op, PageIndex};
 use parking_lot::Mutex;
@@ -68,6 +69,17 @@ pub enum FrozenPart {
     Sequence,
 }
 
+/// What becomes durable by a log batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CapturedPart {
+    /// Up to which transaction.
+    Sequence,
+    /// The first object of which the batch has the names.
+    Names,
+    /// The first of which it has all.
+    Own,
+}
+
 /// What the next log batch or recovery point is going by, beside pages and attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PendingPart {
@@ -112,6 +124,9 @@ pub(crate) struct FrozenStrikes {
     laid: Mutex<Vec<Laid>>,
     /// Bits of [`FrozenPart::Given`], or 0.
     given: AtomicU64,
+    /// The same of a log batch.
+    is_captured_laid: AtomicBool,
+    captured: Mutex<Option<(CapturedPart, u64)>>,
 }
 
 impl FrozenStrikes {
@@ -257,6 +272,21 @@ impl Cache {
             PendingPart::Page(id, index) => {
                 objects.get_mut(&id).is_some_and(|known| known.dirty.strike(index, index ^ bits))
             }
+        }
+    }
+
+    /// Inverts bits of what becomes durable by the next log batch that has such a part, while that is written.
+    pub fn strike_captured_part(&self, part: CapturedPart, bits: u64) {
+        *self.frozen_strikes.captured.lock() = Some((part, bits));
+        self.frozen_strikes.is_captured_laid.store(true, Ordering::Relaxed);
+    }
+
+    /// Whoever has written a log batch comes by here with it.
+    pub(crate) fn strike_captured(&self, captured: &mut Capture) {
+        if self.frozen_strikes.is_captured_laid.load(Ordering::Relaxed) {
+            let mut laid = self.frozen_strikes.captured.lock();
+            *laid = laid.filter(|(part, bits)| !captured.strike(*part, *bits));
+            self.frozen_strikes.is_captured_laid.store(laid.is_some(), Ordering::Relaxed);
         }
     }
 

@@ -66,7 +66,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use lab::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 use lab_attributes::FrozenStrikes;
-pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, FrozenPart, PendingPart, ResidentObject};
+pub use lab_attributes::{ATTRIBUTE_FIELDS, AttributesCopy, CapturedPart, FrozenPart, PendingPart, ResidentObject};
 pub use progress::ProgressNumber;
 pub use recover::Recovered;
 

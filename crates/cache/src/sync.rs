@@ -14,6 +14,8 @@
 
 use crate::Cache;
 use crate::flush::{all_attributes, pages_within, whole, whole_pages};
+use crate::frozen::fold;
+use crate::lab_attributes::CapturedPart;
 use crate::object::Object;
 use crate::pages::bad_page;
 use crate::sealed_attributes::SealedAttributes;
@@ -24,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 /// A batch with what becomes durable by it.
-struct Capture {
+pub(crate) struct Capture {
     batch: LogBatch,
     sequence: u64,
     names: Vec<ObjectId>,
@@ -33,6 +35,27 @@ struct Capture {
     pages: Vec<(ObjectId, PageIndex, PageRef)>,
     /// Keeps the frames until the batch is written.
     pins: Vec<PinnedPage>,
+    /// Of what becomes durable: while the batch is written, somebody may write to it who must not.
+    sum: u64,
+}
+
+impl Capture {
+    /// Of the objects, and of the transaction up to which they are in the batch. A page is let go only if it is the one that was given, and attributes
+    /// have a sum of their own.
+    fn sum(&self) -> u64 {
+        let ids = self.names.iter().chain(self.own.iter().map(|(id, _)| id));
+        ids.fold(fold(self.sequence, self.names.len() as u64), |sum, id| fold(sum, id.0))
+    }
+
+    /// Inverts bits of the transaction or of an object, as nobody may; whether there is such a one.
+    pub(crate) fn strike(&mut self, part: CapturedPart, bits: u64) -> bool {
+        let number = match part {
+            CapturedPart::Sequence => Some(&mut self.sequence),
+            CapturedPart::Names => self.names.first_mut().map(|id| &mut id.0),
+            CapturedPart::Own => self.own.first_mut().map(|(id, _)| &mut id.0),
+        };
+        number.map(|number| *number ^= bits).is_some()
+    }
 }
 
 impl Cache {
@@ -62,15 +85,18 @@ impl Cache {
                 state.writable()?;
                 capture(&mut state, &ids, self.options.logged_pages_max)
             };
-            let Some(captured) = captured.inspect_err(|error| self.latch(error))? else {
+            let Some(mut captured) = captured.inspect_err(|error| self.latch(error))? else {
                 return self.close_epoch().map(|_| ());
             };
             match self.store.log_append(&captured.batch) {
                 Ok(true) => {
-                    let logged = self.state.write().logged(captured);
-                    logged.inspect_err(|error| self.latch(error))?;
                     self.unsealed_ns.store(self.clock.monotonic_ns().max(1), Ordering::Relaxed);
-                    return Ok(());
+                    self.strike_captured(&mut captured);
+                    let is_known = self.state.write().logged(captured);
+                    return match is_known.inspect_err(|error| self.latch(error))? {
+                        true => Ok(()),
+                        false => self.close_epoch().map(|_| ()),
+                    };
                 }
                 // The epoch is handed down anew, with what this batch would have had.
                 Ok(false) | Err(Error::GivenUp(_)) => return self.close_epoch().map(|_| ()),
@@ -212,7 +238,9 @@ fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pag
     let ops = creates.into_iter().chain(early).chain(writes).chain(attributes).chain(late).chain(deletes).collect();
     let batch = LogBatch { epoch: state.open.epoch, domain: state.domain, ops };
     state.open.logged = true;
-    Some(Capture { batch, sequence, names, own, pages, pins })
+    let mut captured = Capture { batch, sequence, names, own, pages, pins, sum: 0 };
+    captured.sum = captured.sum();
+    Some(captured)
 }
 
 /// The objects whose own changes the batch must have: those asked for, those that renames brought, and what holds
@@ -250,11 +278,16 @@ impl State {
         any
     }
 
-    /// A batch is durable: what has not changed since is logged.
+    /// A batch is durable: what has not changed since is logged. Whether it is known what that is; if not, nothing counts as logged, and there is no
+    /// other batch before a recovery point.
     ///
     /// # Errors
     /// What has been logged has gone bad in memory meanwhile, and cannot be made anew: it is not known what the next batch is to go by.
-    fn logged(&mut self, captured: Capture) -> Result<()> {
+    fn logged(&mut self, captured: Capture) -> Result<bool> {
+        if captured.sum() != captured.sum {
+            self.spoil(1);
+            return Ok(false);
+        }
         let sequence = captured.sequence;
         for id in &captured.names {
             self.heal_progress(*id);
@@ -294,6 +327,6 @@ impl State {
         self.gone_unlogged.retain(|gone| gone.outlasts_batch(sequence));
         self.brings.retain(|id, brought| brought.outlasts(*id, sequence));
         drop(captured.pins);
-        Ok(())
+        Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::metadata::{Model, change, compare};
 use crate::rig::{Rig, pattern};
-use holdfast_cache::{FrozenPart, PendingPart, ProgressNumber};
+use holdfast_cache::{CapturedPart, FrozenPart, PendingPart, ProgressNumber};
 use holdfast_object::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -435,6 +435,51 @@ fn a_wrong_number_of_changed_pages_ends_nothing() {
         rig.cache.sync(id, Durability::All).unwrap();
         let rig = rig.power_cut();
         assert_eq!(rig.contents(id).unwrap()[..], pattern(2, 5 * PAGE_SIZE)[..PAGE_SIZE], "{bits:#x}");
+    }
+}
+
+/// While a batch is written it is known whose changes it has. If that goes bad, nobody's count as logged: neither those of another object, nor those that
+/// came meanwhile.
+#[test]
+fn nothing_counts_as_logged_that_a_batch_does_not_have() {
+    for (part, is_struck) in [
+        (CapturedPart::Own, false),
+        (CapturedPart::Own, true),
+        (CapturedPart::Names, true),
+        (CapturedPart::Sequence, true),
+    ] {
+        let rig = Rig::new(2048);
+        let [logged, other] = [(); 2].map(|()| stored(&rig));
+        let directories = [(); 2].map(|()| rig.create(Kind::Directory));
+        rig.cache.sync_all().unwrap();
+        let change_mode = |id, mode| {
+            let set = AttrSet { mode: Some(mode), ..AttrSet::default() };
+            rig.submit(vec![Op::SetAttributes { id, set }]).unwrap();
+        };
+        let newest = pattern(2, 5 * PAGE_SIZE);
+        rig.write(logged, 0, &newest).unwrap();
+        change_mode(other, 0o640);
+        rig.write(directories[0], 0, &pattern(3, PAGE_SIZE)).unwrap();
+        let bits = match part {
+            CapturedPart::Own => logged.0 ^ other.0,
+            CapturedPart::Names => directories[0].0 ^ directories[1].0,
+            CapturedPart::Sequence => 1 << 40,
+        };
+        if is_struck {
+            rig.cache.strike_captured_part(part, bits);
+        }
+        let before = rig.cache.store_status().epoch;
+        rig.cache.sync(logged, Durability::All).unwrap();
+        assert_eq!(rig.cache.store_status().epoch > before, is_struck, "{part:?}: a recovery point, too");
+        assert_eq!(rig.cache.status().operations_renewed, u64::from(is_struck), "{part:?}: told");
+        change_mode(logged, 0o600);
+        [other, logged].into_iter().for_each(|id| rig.cache.sync(id, Durability::All).unwrap());
+        rig.cache.check();
+        let rig = rig.power_cut();
+        let mode = |id| rig.cache.attributes(id).unwrap().mode;
+        assert_eq!((mode(logged), mode(other)), (0o600, 0o640), "{part:?}");
+        assert_eq!(rig.contents(logged).unwrap(), newest, "{part:?}");
+        assert_eq!(rig.contents(directories[0]).unwrap(), pattern(3, PAGE_SIZE), "{part:?}");
     }
 }
 
