@@ -144,9 +144,15 @@ impl Found {
         Found { sums: sums_of(&found.form()), ..found }
     }
 
+    /// With whether both heads are whole, as is known before anything else is made of it.
+    fn with_heads(self, has_both_heads: bool) -> Found {
+        let found = Found { has_both_heads, ..self };
+        Found { sums: sums_of(&found.form()), ..found }
+    }
+
     /// What all of it follows from.
     fn form(&self) -> Vec<u8> {
-        [&self.header.encode(false)[..], &self.body].concat()
+        [&self.header.encode(false)[..], &self.body, &[self.has_both_heads.into()]].concat()
     }
 
     /// Whether it still is what it was when it was decoded.
@@ -337,7 +343,7 @@ impl<'a> HalfBytes<'a> {
                 .ok_or_else(|| Fault::new("entries", "one good copy", "none"))
                 .and_then(|body| decode(header, &body))
             {
-                Ok(batch) => found.push(Found { has_both_heads, ..batch }),
+                Ok(batch) => found.push(batch.with_heads(has_both_heads)),
                 Err(fault) if is_acknowledged || has_body => {
                     return Err(self.error(start, epoch, sequence, &format!("entries damaged ({fault})")));
                 }

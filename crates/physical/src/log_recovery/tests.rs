@@ -124,7 +124,7 @@ type FoundStrike = fn(&mut Found);
 
 #[test]
 fn a_batch_that_goes_bad_before_it_is_judged_is_not_replayed() {
-    let strikes: [(&str, FoundStrike); 9] = [
+    let strikes: [(&str, FoundStrike); 10] = [
         ("domain", |found| found.header.domain ^= 1),
         ("epoch", |found| found.header.epoch += 1),
         ("size", |found| found.ops[3] = Op::Truncate { id: OBJECT, size: 0 }),
@@ -133,6 +133,7 @@ fn a_batch_that_goes_bad_before_it_is_judged_is_not_replayed() {
         ("copies", |found| found.twice[0] ^= true),
         ("sector sums", |found| found.new[0][3] ^= 1),
         ("entries", |found| found.body[9] ^= 1),
+        ("heads", |found| found.has_both_heads ^= true),
         ("a page's checksum", |found| {
             let Op::Write { fragments, .. } = &mut found.ops[0] else { panic!("it is the first") };
             fragments[0].page.checksum ^= 1;
