@@ -8,7 +8,7 @@ use crate::format::{
     label_start, log_blocks,
 };
 use crate::module::{Module, OpenOptions, base, log_area};
-use crate::sealed::Sealed;
+use crate::sealed::{Sealed, SealedLabel};
 use crate::tree::Trees;
 use holdfast_block::Device;
 use holdfast_integrity::Protection;
@@ -65,7 +65,7 @@ impl Module {
         if !options.overwrite {
             refuse_store(&*device)?;
         }
-        let label = Label {
+        let known = SealedLabel::new(&Label {
             store: options.store_uuid,
             device: options.device_uuid,
             blocks,
@@ -73,18 +73,9 @@ impl Module {
             created: clock.now(),
             log_start: 2 * LABEL_BLOCKS,
             log_blocks: log_blocks(blocks),
-        };
+        });
         let disk = Disk::new(device, blocks);
-        // No label first, then no superblock of an earlier store, and a log area that needs no allocation later.
-        zero(&disk, 0, 2 * LABEL_BLOCKS)?;
-        zero(&disk, label_start(2, blocks), 2 * LABEL_BLOCKS)?;
-        for number in 0..LABELS {
-            write_unused(&disk, &label, number)?;
-        }
-        disk.flush()?;
-        let area = log_area(&label);
-        zero(&disk, area.start, area.end - area.start)?;
-
+        let label = clear(&disk, &known)?;
         let trees = Trees::create(1);
         let mut superblock = Superblock {
             store: label.store,
@@ -122,6 +113,24 @@ impl Module {
     }
 }
 
+/// Takes away what was there: no label first, then no superblock of an earlier store, and a log area that needs no allocation later. That takes long, so the
+/// label is sealed meanwhile; gives it as it was.
+///
+/// # Errors
+/// The label has gone bad in memory, and there is none on the device; or those of the device.
+fn clear(disk: &Disk, known: &SealedLabel) -> Result<Label> {
+    let open = || known.open().map_err(|fault| fault.at(disk.place(0)));
+    zero(disk, 0, 2 * LABEL_BLOCKS)?;
+    zero(disk, label_start(2, disk.blocks()), 2 * LABEL_BLOCKS)?;
+    for number in 0..LABELS {
+        write_unused(disk, &open()?, number)?;
+    }
+    disk.flush()?;
+    let area = log_area(&open()?);
+    zero(disk, area.start, area.end - area.start)?;
+    open()
+}
+
 /// `Err` if there is a label of any version, good or damaged.
 fn refuse_store(device: &dyn Device) -> Result<()> {
     for number in 0..LABELS {
@@ -153,4 +162,44 @@ pub(crate) fn zero(disk: &Disk, first: u64, count: u64) -> Result<()> {
         at += step;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::tests::meanwhile::{Meanwhile, Request, flip};
+    use holdfast_block::MemoryDevice;
+    use holdfast_object::Timestamp;
+
+    #[test]
+    fn no_store_is_made_with_a_label_that_goes_bad_while_zeros_are_written() {
+        let blocks = 4096;
+        let label = Label {
+            store: [1; 16],
+            device: [2; 16],
+            blocks,
+            features: Features::default(),
+            created: Timestamp { secs: 5, nanos: 6 },
+            log_start: 2 * LABEL_BLOCKS,
+            log_blocks: log_blocks(blocks),
+        };
+        let bytes =
+            label.encode(0).iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(at, _)| at).collect::<Vec<_>>();
+        assert!(bytes.len() > 50);
+        let area = log_area(&label);
+        for (at, first) in bytes.into_iter().flat_map(|at| [0, area.start].map(|first| (at, first))) {
+            let device = Meanwhile::on(MemoryDevice::new(blocks));
+            let disk = Disk::new(device.clone(), blocks);
+            let known = SealedLabel::new(&label);
+            let address = known.address(at) as usize;
+            device.set(move |request, block, _| {
+                if (request, block) == (Request::Written, first) {
+                    flip(address as *const u8, 1);
+                }
+            });
+            let outcome = clear(&disk, &known);
+            assert!(matches!(outcome, Err(Error::Corrupt(_))), "byte {at}, struck at block {first}: {outcome:?}");
+            refuse_store(&device.inner).expect("there is no label");
+        }
+    }
 }

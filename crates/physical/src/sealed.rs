@@ -60,6 +60,11 @@ impl SealedLabel {
         SealedLabel(SealedBlock::new(label.encode(0), LABEL))
     }
 
+    #[cfg(test)]
+    pub(crate) fn address(&self, at: usize) -> *const u8 {
+        &raw const self.0.bytes()[at]
+    }
+
     /// The label as it was sealed.
     ///
     /// # Errors
@@ -366,7 +371,7 @@ impl Sealed {
 
     #[cfg(test)]
     pub(crate) fn address_of_label(&self, at: usize) -> *const u8 {
-        &raw const self.label.read().0.bytes()[at]
+        self.label.read().address(at)
     }
 
     #[cfg(test)]

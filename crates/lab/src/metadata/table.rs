@@ -256,7 +256,7 @@ const LEFT_OUT: &str = "## Left out\n\n\
     - *What one device request is made of*, which bytes go to which block: it is gone with the request. Right before the device gets it, and when it is done, it is \
     compared with the addresses that were verified; tests of the physical layer strike it (`cargo test -p holdfast-physical --lib requests::`).\n\
     - *Label and superblock while they are decoded*, for as long as it takes to make bytes of them; and *what the intent log has, while a store is opened*: tests strike \
-    what both are compared with (`cargo test -p holdfast-physical --lib sealed::`, `mend::`, `log_recovery::`; `cargo test -p holdfast-cache --lib recover::`).\n\
+    what both are compared with (`cargo test -p holdfast-physical --lib sealed::`, `mend::`, `check::labels::`, `create::`, `log_recovery::`; `cargo test -p holdfast-cache --lib recover::`).\n\
     - *Settings of the mount* (quota aside, which is struck): which protection files get, how much of a deletion is done at a time. They are no state of the store.\n\
     - *Contents of files* in the page pool have checksums of their own ([protection.md](protection.md)).\n\
     - *What the layers above know beside attributes and pages*: sessions, and objects without a name that somebody has open, are in no block of metadata; what \

@@ -29,8 +29,12 @@ impl Meanwhile {
         Meanwhile::open_on(MemoryDevice::clone(&rig.device))
     }
 
+    pub(crate) fn on(inner: MemoryDevice) -> Arc<Meanwhile> {
+        Arc::new(Meanwhile { inner, hook: Mutex::default() })
+    }
+
     pub(crate) fn open_on(inner: MemoryDevice) -> (Arc<Meanwhile>, Arc<Module>) {
-        let device = Arc::new(Meanwhile { inner, hook: Mutex::default() });
+        let device = Meanwhile::on(inner);
         let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
         let module = Module::open(device.clone(), arena, clock, &OpenOptions::default()).unwrap();
         (device, Arc::new(module))
