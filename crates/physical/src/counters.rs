@@ -107,8 +107,13 @@ impl Counters {
     /// What could not be read, beyond these blocks, has been made anew from what else there is. Counts as one repair. For the
     /// time when nobody else reads yet.
     pub(crate) fn rebuilt(&self, unrepaired: FxHashSet<u64>) {
-        *self.unrepaired.lock() = unrepaired;
+        self.set_unrepaired(unrepaired);
         self.repaired();
+    }
+
+    /// What was found beyond these blocks is known already, and is in use no more. For a time when nobody else reads.
+    pub(crate) fn set_unrepaired(&self, unrepaired: FxHashSet<u64>) {
+        *self.unrepaired.lock() = unrepaired;
     }
 
     /// Pages of the intent log were found without a good copy when it was replayed, which is done once.

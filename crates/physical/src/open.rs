@@ -2,7 +2,7 @@
 
 use crate::alloc::Alloc;
 use crate::base::Base;
-use crate::check::reach;
+use crate::check::{Reached, reach};
 use crate::commit::CommitOrder;
 use crate::disk::{Block, Disk, device_error};
 use crate::format::blockptr::EPOCH_MAX;
@@ -289,14 +289,8 @@ fn load_or_rebuild(
     }
     match reach(base, label, superblock, trees) {
         Ok(reached) => {
-            trees.metadata = Counted::new(reached.metadata);
-            base.alloc.lock().load_all(&reached.used, &log_area(label));
-            let taken = trees.audit.take_over(&base.alloc.lock(), label, reached.metadata);
-            taken.map_err(|scribble| base.give_up_epoch(scribble, NodeKey::new(system_key(BITMAP), 0, 0)))?;
-            // What can be reached of the old one is free with the next epoch, which writes a new one.
-            trees.with_system(base, BITMAP, |trees, record| {
-                trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX)
-            })?;
+            load_reached(base, &mut base.alloc.lock(), label, trees, &reached)?;
+            drop_bitmap(base, trees)?;
             if damage.is_some() {
                 base.disk.counters.rebuilt(unrepaired);
             }
@@ -312,6 +306,31 @@ fn load_or_rebuild(
         }
     }
     Ok(())
+}
+
+/// Loads what the trees reach into an allocator for the blocks of the label.
+///
+/// # Errors
+/// Somebody has written to the allocator who must not.
+pub(crate) fn load_reached(
+    base: &Base,
+    alloc: &mut Alloc,
+    label: &Label,
+    trees: &mut Trees,
+    reached: &Reached,
+) -> Result<()> {
+    trees.metadata = Counted::new(reached.metadata);
+    alloc.load_all(&reached.used, &log_area(label));
+    let taken = trees.audit.take_over(alloc, label, reached.metadata);
+    taken.map_err(|scribble| base.give_up_epoch(scribble, NodeKey::new(system_key(BITMAP), 0, 0)))
+}
+
+/// Leaves out a bitmap in whose place one was rebuilt: what can be reached of it is free with the next epoch, which writes a new one.
+///
+/// # Errors
+/// Those of changing the record.
+pub(crate) fn drop_bitmap(base: &Base, trees: &mut Trees) -> Result<()> {
+    trees.with_system(base, BITMAP, |trees, record| trees.remove_pages(base, system_key(BITMAP), record, 0, PAGES_MAX))
 }
 
 /// Loads the bitmap of a recovery point into an allocator for the blocks that it is for, which is then for those of the label.

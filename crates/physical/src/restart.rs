@@ -12,9 +12,10 @@
 //! What goes bad again and again is memory that cannot be worked with: then the store stays at its last recovery point, and takes no changes. Who
 //! reads is answered by the trees of that point then, too, and by what the layer above has.
 
+use crate::check::reach;
 use crate::commit::Committing;
 use crate::module::{Module, new_alloc};
-use crate::open::{load_bitmap, load_system};
+use crate::open::{drop_bitmap, load_bitmap, load_reached, load_system};
 use crate::tree::Trees;
 use holdfast_object::{Corruption, Error, Place, Result};
 
@@ -96,26 +97,37 @@ impl Module {
         }
     }
 
-    /// What a store that was opened just now would know, but for what was promised and written ahead since. A bitmap that cannot be read is not
-    /// rebuilt: that is done when a store is opened, and what replays the intent log then makes a recovery point with a new one before anything else.
+    /// What a store that was opened just now would know, but for what was promised and written ahead since. A bitmap that cannot be read is rebuilt as it
+    /// is then: of a store that was opened so, the last recovery point has none that can be.
     fn last_recovery_point(&self) -> Result<Trees> {
         let (label, superblock) = (self.label()?, self.superblock()?);
         let base = &self.base;
         // Whatever has gone bad there as well is not met again.
         base.cache.clear();
-        let trees = load_system(base, &superblock)?;
+        let mut trees = load_system(base, &superblock)?;
         if let Some(error) = trees.kept.unreadable() {
             return Err(error.clone());
         }
         let mut fresh =
             new_alloc(&base.disk, &label, superblock.covered(&label), base.commit_order, base.clock.clone());
-        load_bitmap(base, &mut fresh, &label, &superblock, &trees)?;
+        let unrepaired = base.disk.counters.unrepaired_blocks();
+        let loaded = load_bitmap(base, &mut fresh, &label, &superblock, &trees);
+        if let Err(error) = &loaded {
+            tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
+            fresh.grow(label.blocks);
+            let reached = reach(base, &label, &superblock, &trees)?;
+            load_reached(base, &mut fresh, &label, &mut trees, &reached)?;
+            base.disk.counters.set_unrepaired(unrepaired);
+        }
         let mut alloc = base.alloc.lock();
         fresh
             .take_over(&alloc)
             .map_err(|scribble| Error::Corrupt(Box::new(scribble.at(Place { address: None, ..base.disk.place(0) }))))?;
         *alloc = fresh;
         drop(alloc);
+        if loaded.is_err() {
+            drop_bitmap(base, &mut trees)?;
+        }
         trees.tell_kept(base);
         Ok(trees)
     }

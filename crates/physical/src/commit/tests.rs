@@ -15,6 +15,7 @@ use holdfast_object::{
 
 mod held;
 pub(crate) mod meanwhile;
+mod rebuilt;
 
 pub(crate) struct Rig {
     pub(crate) device: Arc<MemoryDevice>,
