@@ -81,22 +81,16 @@ struct Healed {
 }
 
 impl Progress {
-    fn all(&self) -> [Thrice; 8] {
-        let Progress {
-            created,
-            create_unlogged,
-            changed_in,
-            copied,
-            names_changed,
-            names_durable,
-            own_changed,
-            own_durable,
-        } = *self;
-        [created, create_unlogged, changed_in, copied, names_changed, names_durable, own_changed, own_durable]
-    }
-
     pub(crate) fn is_good(&self) -> bool {
-        self.all().into_iter().fold(0, |bits, number| bits | number.differing()) == 0
+        let bits = self.created.differing()
+            | self.create_unlogged.differing()
+            | self.changed_in.differing()
+            | self.copied.differing()
+            | self.names_changed.differing()
+            | self.names_durable.differing()
+            | self.own_changed.differing()
+            | self.own_durable.differing();
+        bits == 0
     }
 
     /// Whether changes of names class are not durable; also if it is not known.

@@ -175,11 +175,12 @@ impl State {
     /// # Errors
     /// [`Error::Corrupt`]: they are nowhere else.
     pub(crate) fn heal(&mut self, id: ObjectId) -> Result<()> {
-        self.heal_progress(id);
-        let Some(object) = self.objects.get_mut(&id) else { return Ok(()) };
-        if object.attributes.is_good() && object.stable.is_good() {
+        let Some(object) = self.objects.get(&id) else { return Ok(()) };
+        if object.attributes.is_good() && object.stable.is_good() && object.progress.is_good() {
             return Ok(());
         }
+        self.heal_progress(id);
+        let Some(object) = self.objects.get_mut(&id) else { return Ok(()) };
         let healed = object.heal();
         let is_stored = object.is_clean() && object.progress.is_written(self.freezing.unwrap_or(self.open.epoch));
         self.note_healed(id, healed).or_else(|error| {
