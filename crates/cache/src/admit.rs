@@ -97,7 +97,14 @@ impl Cache {
             if *since_ns == 0 {
                 *since_ns = self.clock.monotonic_ns().max(1);
             }
-            let sequence = admit(&mut state, &transaction, plan, &payload);
+            let sequence = match admit(&mut state, &transaction, plan, &payload) {
+                Ok(sequence) => sequence,
+                Err(error) => {
+                    drop(state);
+                    self.latch(&error);
+                    return Err(error);
+                }
+            };
             if let Some(request) = transaction.request {
                 self.sessions.lock().note(request, transaction.answer);
             }
@@ -224,20 +231,22 @@ fn is_structural(op: &Op) -> bool {
     !matches!(op, Op::Write { .. } | Op::SetAttributes { .. })
 }
 
-fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8]) -> u64 {
-    let sequence = state.next_sequence();
+/// # Errors
+/// It is not known any more which transaction was the last one, or where its operations go; then the state is as before.
+fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8]) -> Result<u64> {
+    let sequence = state.next_sequence()?;
+    if !payload.is_empty() {
+        state.log.append(sequence, payload)?;
+    }
     state.open.demand = state.open.demand.plus(plan.demand);
     state.open.tree.extend(plan.tree);
-    if !payload.is_empty() {
-        state.log.append(sequence, payload);
-    }
     for (op, step) in transaction.ops.iter().zip(plan.steps) {
         apply(state, op, step, sequence);
     }
     if let Some(id) = transaction.brings {
         state.brings.insert(id, Brought::new(id, sequence));
     }
-    sequence
+    Ok(sequence)
 }
 
 fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {

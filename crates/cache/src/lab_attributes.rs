@@ -4,8 +4,9 @@
 use crate::Cache;
 use crate::progress::ProgressNumber;
 use crate::sealed_attributes::SealedAttributes;
-use crate::state::FrozenEpoch;
+use crate::state::{FrozenEpoch, State};
 use crate::sync::Capture;
+use crate::thrice::Thrice;
 use crate::unlogged::Unlogged;
 use holdfast_object::{Attributes, NamePlace, ObjectId, Op, PageIndex};
 use parking_lot::Mutex;
@@ -143,6 +144,19 @@ fn invert_target(ops: &mut [Op], bits: u64) {
     }
 }
 
+/// The number that a part is, and which copy of it.
+fn kept_thrice(state: &mut State, part: PendingPart) -> Option<(&mut Thrice, usize)> {
+    let [head, tail] = state.log.positions();
+    Some(match part {
+        PendingPart::Progress(id, number, copy) => (state.objects.get_mut(&id)?.progress.number(number), copy),
+        PendingPart::LogHead(copy) => (head, copy),
+        PendingPart::LogTail(copy) => (tail, copy),
+        PendingPart::LogStart(copy) => (&mut state.open.log_start, copy),
+        PendingPart::Sequence(copy) => (&mut state.sequence, copy),
+        _ => return None,
+    })
+}
+
 /// Inverts bits of a number.
 type Invert = fn(&mut Attributes, u64);
 
@@ -244,22 +258,12 @@ impl Cache {
                 brought.map(|brought| state.brings.insert(other(id), brought)).is_some()
             }
             PendingPart::Names(id) => state.names_unlogged.strike(id, other(id)),
-            PendingPart::Progress(id, number, copy) => {
-                let known = objects.get_mut(&id);
-                known.map(|known| known.progress.strike(number, copy, bits)).is_some()
-            }
-            PendingPart::LogHead(copy) | PendingPart::LogTail(copy) => {
-                let [head, tail] = state.log.positions();
-                if part == PendingPart::LogHead(copy) { head } else { tail }.strike(copy, bits);
-                true
-            }
-            PendingPart::LogStart(copy) => {
-                state.open.log_start.strike(copy, bits);
-                true
-            }
-            PendingPart::Sequence(copy) => {
-                state.sequence.strike(copy, bits);
-                true
+            PendingPart::Progress(..)
+            | PendingPart::LogHead(_)
+            | PendingPart::LogTail(_)
+            | PendingPart::LogStart(_)
+            | PendingPart::Sequence(_) => {
+                kept_thrice(state, part).map(|(number, copy)| number.strike(copy, bits)).is_some()
             }
             PendingPart::DirtyPages => {
                 state.open.pages ^= bits;
@@ -273,6 +277,11 @@ impl Cache {
                 objects.get_mut(&id).is_some_and(|known| known.dirty.strike(index, index ^ bits))
             }
         }
+    }
+
+    /// Writes one byte over all copies of a number that is kept three times; whether it is one that is there.
+    pub fn overwrite_pending(&self, part: PendingPart, byte: u8) -> bool {
+        kept_thrice(&mut self.state.write(), part).map(|(number, _)| number.overwrite(byte)).is_some()
     }
 
     /// Inverts bits of what becomes durable by the next log batch that has such a part, while that is written.

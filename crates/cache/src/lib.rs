@@ -129,7 +129,7 @@ pub struct CacheStatus {
     pub objects: u64,
     /// The epoch that takes transactions.
     pub epoch_open: Epoch,
-    /// Transactions admitted since the store was opened.
+    /// Transactions admitted since the store was opened; 0 if that is not known any more, and none are taken.
     pub transactions: u64,
     /// Why no changes are taken any more.
     pub read_only: Option<String>,
@@ -209,7 +209,7 @@ impl Cache {
             twins: self.arena.twins(),
             objects: state.objects.len() as u64,
             epoch_open: state.open.epoch,
-            transactions: state.sequence(),
+            transactions: state.sequence.get().unwrap_or_default(),
             read_only: state.read_only.clone(),
             pages_reread: self.counters.reread.get(),
             pages_renewed: state.renewed,

@@ -9,7 +9,7 @@
 //! Invariant: `head <= tail <= head + capacity`; records fill `head..tail` without gaps, in both halves. What an epoch has is what lies between two
 //! positions, and nothing else tells where: each is kept three times ([`crate::thrice`]).
 
-use crate::thrice::{AllDiffer, Thrice};
+use crate::thrice::{self, AllDiffer, Thrice};
 use holdfast_integrity::Crc64;
 use holdfast_object::{Arena, Error, Op, Place, Result};
 use std::sync::Arc;
@@ -31,14 +31,11 @@ pub(crate) struct OpLog {
     tail: Thrice,
 }
 
+const POSITION: &str = "position in the operation log";
+
 /// Nobody knows where the records are.
 fn lost_position() -> Error {
-    Error::corrupt(
-        Place::default(),
-        "position in the operation log in memory, to which somebody has written who must not",
-        "the same in two of three copies",
-        "three that differ: changes since the last recovery point that were not synced are lost; unmount, have the memory tested, and mount again",
-    )
+    AllDiffer.of(POSITION)
 }
 
 impl OpLog {
@@ -57,7 +54,7 @@ impl OpLog {
     /// [`Error::Corrupt`]: no two copies of one agree.
     pub(crate) fn heal(&mut self, start: &mut Thrice) -> Result<u64> {
         [&mut self.head, &mut self.tail, start].into_iter().try_fold(0, |renewed, position| {
-            let is_renewed = position.heal().map_err(|AllDiffer| lost_position())?;
+            let is_renewed = position.heal().map_err(|_all_differ| lost_position())?;
             Ok(renewed + u64::from(is_renewed))
         })
     }
@@ -84,9 +81,14 @@ impl OpLog {
     }
 
     /// Appends an encoded record. The caller has asked [`OpLog::has_room`].
-    pub(crate) fn append(&mut self, sequence: u64, payload: &[u8]) {
-        assert!(self.has_room(payload), "operation log overrun");
-        let tail = self.tail.get().expect("what has room is known");
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: there is none any more, as a position has gone bad since.
+    pub(crate) fn append(&mut self, sequence: u64, payload: &[u8]) -> Result<()> {
+        let tail = self.tail.get().ok_or_else(lost_position)?;
+        if !self.has_room(payload) {
+            return Err(thrice::lost(POSITION, "one behind which a record has room that had it before", "another one"));
+        }
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         header[8..16].copy_from_slice(&sequence.to_le_bytes());
@@ -94,6 +96,7 @@ impl OpLog {
         self.put(tail, &header);
         self.put(tail + HEADER_BYTES as u64, payload);
         self.tail.set(tail + (HEADER_BYTES + payload.len()) as u64);
+        Ok(())
     }
 
     /// The operations recorded in `from..to`, verified.
@@ -101,9 +104,13 @@ impl OpLog {
     /// # Errors
     /// [`Error::Corrupt`] for a record that has gone bad in both halves, and for positions between which there are no records.
     pub(crate) fn read(&self, from: Thrice, to: Thrice) -> Result<Recorded> {
-        let [head, from, to, tail] = [self.head, from, to, self.tail].map(Thrice::get);
-        let within = |(from, to): &(u64, u64)| head <= Some(*from) && from <= to && Some(*to) <= tail;
-        let (from, to) = from.zip(to).filter(within).ok_or_else(lost_position)?;
+        let [Some(head), Some(from), Some(to), Some(tail)] = [self.head, from, to, self.tail].map(Thrice::get) else {
+            return Err(lost_position());
+        };
+        if !(head <= from && from <= to && to <= tail) {
+            let got = format!("{from} and {to}, where it goes from {head} to {tail}");
+            return Err(thrice::lost(POSITION, "one between which and the next there are records", &got));
+        }
         let mut recorded = Recorded { ops: Vec::new(), renewed: 0 };
         let mut at = from;
         while at < to {
@@ -223,7 +230,7 @@ mod tests {
             let start = log.tail();
             let first = next;
             while log.has_room(&record(next)) {
-                log.append(next, &record(next));
+                log.append(next, &record(next)).unwrap();
                 next += 1;
             }
             let recorded = log.read(start, log.tail()).unwrap();
@@ -249,7 +256,7 @@ mod tests {
             for half in [0, 1] {
                 let arena = Arena::new(1, 4096).unwrap();
                 let mut log = OpLog::new(arena.clone());
-                [1, 2].into_iter().for_each(|id| log.append(id, &record(id)));
+                [1, 2].into_iter().for_each(|id| log.append(id, &record(id)).unwrap());
                 let before = log.read(Thrice::new(0), log.tail()).unwrap().ops;
                 flip(&arena, half, at);
                 let recorded = log.read(Thrice::new(0), log.tail()).unwrap();

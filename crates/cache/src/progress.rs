@@ -166,9 +166,9 @@ impl Progress {
         healed
     }
 
-    /// Inverts bits of a copy of a number, as nobody may.
-    pub(crate) fn strike(&mut self, number: ProgressNumber, copy: usize, bits: u64) {
-        let number = match number {
+    /// For who strikes it on purpose.
+    pub(crate) fn number(&mut self, number: ProgressNumber) -> &mut Thrice {
+        match number {
             ProgressNumber::Created => &mut self.created,
             ProgressNumber::CreateUnlogged => &mut self.create_unlogged,
             ProgressNumber::ChangedIn => &mut self.changed_in,
@@ -177,15 +177,16 @@ impl Progress {
             ProgressNumber::NamesDurable => &mut self.names_durable,
             ProgressNumber::OwnChanged => &mut self.own_changed,
             ProgressNumber::OwnDurable => &mut self.own_durable,
-        };
-        number.strike(copy, bits);
+        }
     }
 }
 
 impl State {
     /// Puts right what has gone bad of an object's numbers, and tells it.
     pub(crate) fn heal_progress(&mut self, id: ObjectId) {
-        let (sequence, open) = (self.sequence(), self.open.epoch);
+        // Without that nothing is taken any more.
+        let Some(sequence) = self.sequence.get() else { return };
+        let open = self.open.epoch;
         let unwritten = self.freezing.unwrap_or(open);
         let Some(object) = self.objects.get_mut(&id).filter(|object| !object.progress.is_good()) else { return };
         let Healed { renewed, lost } = object.progress.heal(sequence, open, unwritten);

@@ -108,22 +108,30 @@ impl Cache {
             Err(error) if error.is_full() => return Ok(Some(Fate::Unrepaired)),
             Err(error) => return Err(error),
         }
+        let admitted = match good {
+            Some(_) => state.next_sequence().map(drop),
+            None if state.log.has_room(&record) => {
+                state.next_sequence().and_then(|sequence| state.log.append(sequence, &record))
+            }
+            None => return Ok(Some(Fate::Unrepaired)),
+        };
+        if let Err(error) = admitted {
+            drop(state);
+            self.latch(&error);
+            return Err(error);
+        }
         let fate = match good {
             Some(page) => {
                 state.put_dirty(id, index, page);
-                state.next_sequence();
                 Fate::Repaired
             }
-            None if state.log.has_room(&record) => {
-                let sequence = state.next_sequence();
-                state.log.append(sequence, &record);
+            None => {
                 if let Some(object) = state.objects.get_mut(&id) {
                     object.drop_page(index);
                     object.version += 1;
                 }
                 Fate::Lost
             }
-            None => return Ok(Some(Fate::Unrepaired)),
         };
         state.open.objects.insert(id);
         let epoch = state.open.epoch;

@@ -6,7 +6,7 @@ use crate::members::Members;
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
 use crate::sealed_attributes::SealedAttributes;
-use crate::thrice::Thrice;
+use crate::thrice::{AllDiffer, Thrice};
 use crate::twin::Twin;
 use crate::unlogged::{Brought, Unlogged};
 use holdfast_integrity::Protection;
@@ -212,20 +212,24 @@ impl State {
         ObjectKey { domain: self.domain, object }
     }
 
-    /// Transactions admitted since the store was opened. Where it is not known, the highest that there can have been: what comes later than what is
-    /// durable has to be higher.
-    pub(crate) fn sequence(&self) -> u64 {
-        self.sequence.get().unwrap_or_else(|| self.sequence.highest())
+    /// Transactions admitted since the store was opened.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: no two copies agree. It is not guessed, as it goes into what is durable: if it were too high, nothing that comes later would be
+    /// newer than that.
+    pub(crate) fn sequence(&self) -> Result<u64> {
+        self.sequence.get().ok_or_else(|| AllDiffer.of("number of the last transaction"))
     }
 
     /// That of the next one, which is admitted now.
-    pub(crate) fn next_sequence(&mut self) -> u64 {
-        if self.sequence.differing() != 0 {
-            self.note_numbers("number of the last transaction", 1);
-        }
-        let next = self.sequence().saturating_add(1);
+    ///
+    /// # Errors
+    /// As [`State::sequence`].
+    pub(crate) fn next_sequence(&mut self) -> Result<u64> {
+        let next = self.sequence()?.saturating_add(1);
+        self.note_numbers("number of the last transaction", u64::from(self.sequence.differing() != 0));
         self.sequence.set(next);
-        next
+        Ok(next)
     }
 
     /// Counts and tells how many numbers of a kind had a copy that has gone bad.
@@ -421,6 +425,7 @@ impl State {
     /// What is to be written has gone bad in memory, and cannot be made anew; then nothing has changed.
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
+        let sequence = Thrice::new(self.sequence()?);
         let renewed = self.log.heal(&mut self.open.log_start)?;
         self.note_numbers("positions in the operation log", renewed);
         self.renew_changed();
@@ -468,7 +473,7 @@ impl State {
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
-        Ok(FrozenEpoch { epoch, sequence: Thrice::new(self.sequence()), ops, objects, unsettled, errors: self.errors })
+        Ok(FrozenEpoch { epoch, sequence, ops, objects, unsettled, errors: self.errors })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.

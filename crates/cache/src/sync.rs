@@ -149,18 +149,23 @@ fn capture(state: &mut State, ids: &BTreeSet<ObjectId>, pages_max: usize) -> Res
     names.iter().chain(&asked).try_for_each(|&id| state.heal(id))?;
     let own = own_objects(state, &asked);
     own.iter().try_for_each(|&id| state.heal(id))?;
-    Ok(capture_good(state, names, own, pages_max))
+    let sequence = state.sequence()?;
+    Ok(capture_good(state, sequence, (names, own), pages_max))
 }
 
-/// The same of attributes that are as they should be.
-fn capture_good(state: &mut State, names: Vec<ObjectId>, own: Vec<ObjectId>, pages_max: usize) -> Option<Capture> {
+/// The same of attributes that are as they should be, up to this transaction.
+fn capture_good(
+    state: &mut State,
+    sequence: u64,
+    (names, own): (Vec<ObjectId>, Vec<ObjectId>),
+    pages_max: usize,
+) -> Option<Capture> {
     let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
     let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
     whole_objects.iter().for_each(|&id| state.verify_unlogged_of(id));
     if state.spoilt != 0 {
         return None;
     }
-    let sequence = state.sequence();
     let oldest = state.freezing.unwrap_or(state.open.epoch);
 
     let mut creates = Vec::new();

@@ -4,11 +4,28 @@
 //! upwards, a sync answers without logging. So nobody gets a number that only one copy says, and no change is made of one. Two more copies are as cheap
 //! to compare as a check is to make, and they put the number right as well.
 //!
-//! Each copy is kept under a mask of its own: the same bytes, written over all of them, make copies that differ.
+//! Each copy is kept under a mask of its own: the same byte, written over all of them, makes copies that differ. Of such none is taken, not the highest
+//! either, which zeros and ones would make the highest that there is.
+
+use holdfast_object::{Error, Place};
 
 /// No two copies say the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AllDiffer;
+
+/// Nobody knows any more what the epoch has, nor what is durable.
+pub(crate) fn lost(what: &str, expected: &str, got: &str) -> Error {
+    let what = format!("{what} in memory, to which somebody has written who must not");
+    let consequence = "changes since the last recovery point that were not synced are lost; unmount, have the memory tested, and mount again";
+    Error::corrupt(Place::default(), what, expected, format!("{got}: {consequence}"))
+}
+
+impl AllDiffer {
+    /// The same of a number without which nothing can be taken any more.
+    pub(crate) fn of(self, what: &str) -> Error {
+        lost(what, "the same in two of three copies", "three that differ")
+    }
+}
 
 const MASKS: [u64; 3] = [0, !0, 0x5555_5555_5555_5555];
 
@@ -36,11 +53,6 @@ impl Thrice {
         if first == second || first == third { Some(first) } else { (second == third).then_some(second) }
     }
 
-    /// The highest that a copy says.
-    pub(crate) fn highest(self) -> u64 {
-        self.said().into_iter().fold(0, u64::max)
-    }
-
     /// Which bits differ between copies. Without a branch, as many numbers are asked at a time.
     pub(crate) fn differing(self) -> u64 {
         let [first, second, third] = self.said();
@@ -64,6 +76,11 @@ impl Thrice {
     /// Inverts bits of one copy, as nobody may.
     pub(crate) fn strike(&mut self, copy: usize, bits: u64) {
         self.0[copy % 3] ^= bits;
+    }
+
+    /// Writes one byte all over it, as nobody may.
+    pub(crate) fn overwrite(&mut self, byte: u8) {
+        self.0 = [u64::from_ne_bytes([byte; 8]); 3];
     }
 }
 
@@ -98,8 +115,9 @@ mod tests {
         assert_eq!((number.get(), number.heal()), (None, Err(AllDiffer)));
         number.raise(5);
         assert_eq!(number.get(), Some(5));
-        for bytes in [0, !0, 0x0101_0101_0101_0101] {
-            assert_eq!(Thrice([bytes; 3]).get(), None, "{bytes:#x} over all copies");
+        for byte in 0..=u8::MAX {
+            number.overwrite(byte);
+            assert_eq!((number.get(), number.heal()), (None, Err(AllDiffer)), "{byte:#x} over all copies");
         }
     }
 }

@@ -147,7 +147,8 @@ impl State {
     pub(crate) fn spoil(&mut self, bad: usize) {
         if bad > 0 {
             self.operations_renewed += bad as u64;
-            self.spoilt = self.sequence();
+            // No recovery point has that one: without the number there is none.
+            self.spoilt = self.sequence.get().unwrap_or(u64::MAX);
             tracing::warn!(
                 operations = bad,
                 "operations for the intent log went bad in memory: a recovery point is made of the operation log instead"

@@ -289,18 +289,30 @@ fn no_log_batch_has_a_copy_of_which_a_number_goes_bad() {
     }
 }
 
+/// Bytes to be written over all copies of a number, those that come most often among them; or bits of two copies are inverted.
+const ALL_OVER: [Option<u8>; 4] = [None, Some(0), Some(0x55), Some(0xFF)];
+
+/// No two copies of a number agree afterwards.
+fn make_differ(rig: &Rig, part: impl Fn(usize) -> PendingPart, byte: Option<u8>) {
+    assert!(match byte {
+        Some(byte) => rig.cache.overwrite_pending(part(0), byte),
+        None => rig.cache.strike_pending(part(0), 1 << 5) && rig.cache.strike_pending(part(1), 1 << 40),
+    });
+}
+
 /// Nothing tells what it was: the object counts as changed.
 #[test]
 fn a_number_in_which_no_two_copies_agree_goes_into_no_log_batch() {
-    for number in ProgressNumber::ALL {
+    for (number, byte) in ProgressNumber::ALL.into_iter().flat_map(|number| ALL_OVER.map(|byte| (number, byte))) {
         let rig = Rig::new(2048);
         let id = stored(&rig);
         rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
-        assert!(rig.cache.strike_pending(PendingPart::Progress(id, number, 0), 1 << 20));
-        let rig = synced(rig, id, Some((PendingPart::Progress(id, number, 1), 1 << 40)), true);
+        let part = |copy| PendingPart::Progress(id, number, copy);
+        make_differ(&rig, part, byte);
+        let rig = synced(rig, id, Some((part(2), 0)), true);
         let mut expected = pattern(2, 5 * PAGE_SIZE);
         expected[..7].copy_from_slice(&old()[..7]);
-        assert_eq!(rig.contents(id).unwrap(), expected, "{number:?}");
+        assert_eq!(rig.contents(id).unwrap(), expected, "{number:?}, {byte:?}");
     }
 }
 
@@ -374,12 +386,12 @@ fn no_recovery_point_lacks_an_operation_as_a_position_goes_bad() {
 #[test]
 fn where_the_operation_log_ends_is_not_guessed() {
     let parts: [fn(usize) -> PendingPart; 3] = [PendingPart::LogHead, PendingPart::LogTail, PendingPart::LogStart];
-    for part in parts {
+    for (part, byte) in parts.into_iter().flat_map(|part| ALL_OVER.map(|byte| (part, byte))) {
         let rig = Rig::new(2048);
         let id = stored(&rig);
         rig.submit(vec![Op::Truncate { id, size: 2 * PAGE }]).unwrap();
         rig.cache.sync(id, Durability::All).unwrap();
-        assert!(rig.cache.strike_pending(part(0), 1 << 5) && rig.cache.strike_pending(part(1), 1 << 40));
+        make_differ(&rig, part, byte);
         let outcome = rig.cache.sync_all();
         assert!(matches!(outcome, Err(Error::Corrupt(_))), "{:?}: {outcome:?}", part(0));
         assert!(rig.cache.status().read_only.is_some());
@@ -403,6 +415,38 @@ fn no_log_batch_lacks_what_comes_after_a_number_that_goes_bad() {
         rig.cache.sync(id, Durability::All).unwrap();
         let rig = rig.power_cut();
         assert_eq!(rig.contents(id).unwrap()[..], pattern(2, 5 * PAGE_SIZE)[..4 * PAGE_SIZE], "copy {copy}");
+    }
+}
+
+/// Too high, it would make all that comes later count as durable. Before a change and after one; by a sync of the object, and of everything.
+#[test]
+fn which_transaction_was_the_last_one_is_not_guessed() {
+    for (byte, is_before, syncs_all) in ALL_OVER
+        .into_iter()
+        .flat_map(|byte| [(byte, false, false), (byte, false, true), (byte, true, false), (byte, true, true)])
+    {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let change_mode = |mode| {
+            let set = AttrSet { mode: Some(mode), ..AttrSet::default() };
+            rig.submit(vec![Op::SetAttributes { id, set }])
+        };
+        let sync = || if syncs_all { rig.cache.sync_all().map(drop) } else { rig.cache.sync(id, Durability::All) };
+        if !is_before {
+            change_mode(0o640).unwrap();
+        }
+        make_differ(&rig, PendingPart::Sequence, byte);
+        let outcomes = [0o640, 0o600].map(|mode| {
+            let changed = if mode == 0o640 && !is_before { Ok(()) } else { change_mode(mode).map(drop) };
+            (mode, changed.and_then(|()| sync()))
+        });
+        let is_read_only = rig.cache.status().read_only.is_some();
+        let rig = rig.power_cut();
+        let expected = outcomes.iter().rfind(|(_, outcome)| outcome.is_ok()).map_or(0o644, |(mode, _)| *mode);
+        let case = format!("{byte:?} before: {is_before}, all: {syncs_all}: {outcomes:?}");
+        assert_eq!(rig.cache.attributes(id).unwrap().mode, expected, "{case}");
+        assert_eq!(rig.contents(id).unwrap(), old(), "{case}");
+        assert!(is_read_only && matches!(outcomes[0].1, Err(Error::Corrupt(_))), "{case}");
     }
 }
 
