@@ -241,6 +241,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn where_a_position_is_lost_nothing_is_read_or_appended() {
+        let made = || {
+            let mut log = OpLog::new(Arena::new(1, 4096).unwrap());
+            [1, 2].into_iter().for_each(|id| log.append(id, &record(id)).unwrap());
+            log
+        };
+        let all =
+            |log: &OpLog| log.read(Thrice::new(0), Thrice::new(made().tail.get().unwrap())).map(|read| read.ops.len());
+        assert_eq!(all(&made()).unwrap(), 2);
+        for at in [0, 1] {
+            for byte in [0, 0xFF] {
+                let mut log = made();
+                log.positions()[at].overwrite(byte);
+                assert!(matches!(all(&log), Err(Error::Corrupt(_))), "position {at}, {byte:#x}");
+                let appended = log.append(3, &record(3));
+                assert!(matches!(appended, Err(Error::Corrupt(_))), "position {at}, {byte:#x}: {appended:?}");
+            }
+            // They agree, and there are no records.
+            let mut log = made();
+            let other = log.positions()[1 - at].get().unwrap();
+            log.positions()[at].set(other);
+            assert!(matches!(all(&log), Err(Error::Corrupt(_))), "position {at}");
+        }
+    }
+
     /// Flips a bit of the record at the beginning of a half.
     fn flip(arena: &Arena, half: u64, at: u64) {
         let offset = arena.frame_offset(0) - 4096 + half * 2048 + at;
