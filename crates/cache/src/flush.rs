@@ -407,7 +407,7 @@ impl State {
             if object.progress.own_durable.get().is_none_or(|durable| durable < sequence) {
                 object.set_stable(past.attributes);
             }
-            object.progress.published(sequence);
+            object.progress.published(frozen.epoch, sequence);
             object.fresh_pages = object.dirty.len() as u64;
             if let Some(&blocks) = written.blocks.get(&id) {
                 object.attributes.change(|attributes| attributes.blocks = blocks);

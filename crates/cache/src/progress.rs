@@ -134,10 +134,13 @@ impl Progress {
         self.copied.get().is_none_or(|epoch| epoch >= unwritten)
     }
 
-    /// A recovery point has it with all its changes up to transaction `sequence`.
-    pub(crate) fn published(&mut self, sequence: u64) {
-        self.created.set(0);
-        self.create_unlogged.set(0);
+    /// The recovery point of `epoch` has it with all its changes up to transaction `sequence`.
+    pub(crate) fn published(&mut self, epoch: Epoch, sequence: u64) {
+        // One that a later epoch creates has come in the place of what this one had.
+        if self.created_in().is_none_or(|created| created <= epoch) {
+            self.created.set(0);
+            self.create_unlogged.set(0);
+        }
         self.names_durable.raise(sequence);
         self.own_durable.raise(sequence);
     }
@@ -196,5 +199,26 @@ impl State {
             tracing::warn!(%key, renewed, "numbers about an object went bad in memory: two copies of three say what they were");
         }
         self.spoil(lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An id can be given again once the recovery point that deletes it stands.
+    #[test]
+    fn a_recovery_point_brings_what_was_created_by_then() {
+        for (created, epoch, is_brought) in
+            [(5, 5, true), (4, 5, true), (UNKNOWN, 5, true), (0, 5, true), (6, 5, false)]
+        {
+            let mut progress = Progress::default();
+            progress.created.set(created);
+            progress.create_unlogged.set(1);
+            progress.published(epoch, 9);
+            let is_in_store = progress.is_in_store().unwrap();
+            assert_eq!(is_in_store, is_brought, "of {created:#x}, when {epoch} stands");
+            assert_eq!(progress.create_unlogged.get(), Some(u64::from(!is_brought)), "of {created:#x}");
+        }
     }
 }
