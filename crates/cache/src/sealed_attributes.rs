@@ -169,8 +169,8 @@ impl Object {
 }
 
 impl State {
-    /// Attributes that have gone bad in memory are made anew, and numbers about the object. If both copies are bad, an object that the store has as well is forgotten, and
-    /// read again by whoever wants it.
+    /// Attributes that have gone bad in memory are made anew, and numbers about the object. If both copies of attributes are bad, an object that the store
+    /// has as well is forgotten, and read again by whoever wants it.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: they are nowhere else.
