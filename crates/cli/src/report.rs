@@ -565,7 +565,9 @@ impl Report for StoreReport {
             }
             if cache.operations_renewed > 0 {
                 let times = count(cache.operations_renewed, "time", "times");
-                text.push_str(&format!(", operations found corrupt IN MEMORY {times}"));
+                text.push_str(&format!(
+                    ", operations, or numbers about objects and the log, found corrupt IN MEMORY {times}"
+                ));
             }
             if cache.attributes_renewed > 0 {
                 let times = count(cache.attributes_renewed, "time", "times");
