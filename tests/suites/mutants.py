@@ -102,7 +102,7 @@ MUTANTS = [
     ("twin of the operation log", CACHE, "crates/cache/src/oplog.rs", "self.record(1, at, to)", "self.record(0, at, to)"),
     ("operation for the log", CACHE, UNLOGGED, "self.sum() == self.check", "self.sum() == self.check || true"),
     ("file that goes along with a rename", CACHE, UNLOGGED, "Brought::new(id, self.at).check == self.check", "Brought::new(id, self.at).check == self.check || true"),
-    ("batch after something for it has gone bad", CACHE, "crates/cache/src/sync.rs", "if state.spoilt != 0 {", "if state.spoilt == u64::MAX {"),
+    ("batch after something for it has gone bad", CACHE, "crates/cache/src/sync.rs", "if state.is_spoilt() {", "if false {"),
     ("sum of a set of what has changed", CACHE, MEMBERS, "sum.wrapping_add(mixed(*member))) == self.sum", "sum.wrapping_add(mixed(*member))) == self.sum || true"),
     ("which objects have changed", CACHE, MEMBERS, "if !self.open.objects.is_good() {", "if false {"),
     ("which pages have changed", CACHE, MEMBERS, "let is_bad = !self.dirty.is_good();", "let is_bad = false;"),

@@ -5,7 +5,7 @@ use crate::object::Object;
 use crate::oplog::OpLog;
 use crate::plan::{Held, Plan, Planned, Planner, Step, Want};
 use crate::state::State;
-use crate::unlogged::{Brought, Change, Unlogged};
+use crate::unlogged::{Brought, Change, OPERATIONS, Unlogged};
 use holdfast_object::space::levels;
 use holdfast_object::{
     Class, Error, FrameMut, Kind, ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, Purpose, Result, SnapshotId,
@@ -352,7 +352,7 @@ fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     // Deletions that this object's own changes were to bring.
     for change in object.structural.drain(..) {
         match change.is_good() {
-            false => state.spoil(1),
+            false => state.spoil(1, OPERATIONS),
             true if change.is_delete() => state.gone_unlogged.push(change.listed_at(sequence)),
             true => {}
         }

@@ -7,7 +7,7 @@ use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
 use crate::state::{FrozenEpoch, FrozenObject, State};
-use crate::unlogged::Unlogged;
+use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
     PageRef, Result, Seek, Side,
@@ -427,10 +427,10 @@ impl State {
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
         self.gone_unlogged.retain(|gone| gone.outlasts_epoch(sequence));
         self.brings.retain(|id, brought| brought.outlasts(*id, sequence));
-        if self.spoilt <= sequence {
-            self.spoilt = 0;
+        if self.spoilt.get().is_some_and(|at| at <= sequence) {
+            self.spoilt.set(0);
         }
-        self.spoil(struck);
+        self.spoil(struck, OPERATIONS);
         renewed.into_iter().for_each(|id| self.note_members(Some(id), "pages to be logged"));
         self.log.release(self.open.log_start);
         self.freezing = None;

@@ -108,6 +108,8 @@ pub enum PendingPart {
     LogStart(usize),
     /// Which transaction was the last one.
     Sequence(usize),
+    /// Up to which transaction there is no log batch.
+    Spoilt(usize),
     /// How many pages have changed since the last recovery point.
     DirtyPages,
 }
@@ -153,6 +155,7 @@ fn kept_thrice(state: &mut State, part: PendingPart) -> Option<(&mut Thrice, usi
         PendingPart::LogTail(copy) => (tail, copy),
         PendingPart::LogStart(copy) => (&mut state.open.log_start, copy),
         PendingPart::Sequence(copy) => (&mut state.sequence, copy),
+        PendingPart::Spoilt(copy) => (&mut state.spoilt, copy),
         _ => return None,
     })
 }
@@ -262,7 +265,8 @@ impl Cache {
             | PendingPart::LogHead(_)
             | PendingPart::LogTail(_)
             | PendingPart::LogStart(_)
-            | PendingPart::Sequence(_) => {
+            | PendingPart::Sequence(_)
+            | PendingPart::Spoilt(_) => {
                 kept_thrice(state, part).map(|(number, copy)| number.strike(copy, bits)).is_some()
             }
             PendingPart::DirtyPages => {

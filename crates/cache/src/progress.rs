@@ -198,7 +198,7 @@ impl State {
             let key = self.key(id);
             tracing::warn!(%key, renewed, "numbers about an object went bad in memory: two copies of three say what they were");
         }
-        self.spoil(lost);
+        self.spoil(lost, "numbers about an object");
     }
 }
 

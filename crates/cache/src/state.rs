@@ -131,7 +131,7 @@ pub(crate) struct State {
     pub(crate) brings: BTreeMap<ObjectId, Brought>,
     /// The last transaction when something that the next log batch was to have was found to have gone bad; 0 if a recovery point has
     /// that one. There is no batch until then.
-    pub(crate) spoilt: u64,
+    pub(crate) spoilt: Thrice,
     /// Objects with changes of the name space that no log batch has.
     pub(crate) names_unlogged: Members<ObjectId>,
     pub(crate) open: OpenEpoch,
@@ -150,7 +150,7 @@ pub(crate) struct State {
     pub(crate) scribbles: u64,
     /// Attributes of objects that were made anew, from their twin or the store, since the store was opened.
     pub(crate) attributes_renewed: u64,
-    /// Operations and sets of what has changed that were found corrupt in memory since the store was opened: see [`crate::CacheStatus`].
+    /// Operations, sets of what has changed, and numbers that were found corrupt in memory since the store was opened: see [`crate::CacheStatus`].
     pub(crate) operations_renewed: u64,
     /// What `errors` was when whoever syncs everything was told last.
     pub(crate) errors_told: u64,
@@ -187,7 +187,7 @@ impl State {
             gone: FxHashMap::default(),
             gone_unlogged: Vec::new(),
             brings: BTreeMap::new(),
-            spoilt: 0,
+            spoilt: Thrice::new(0),
             names_unlogged: Members::default(),
             open: OpenEpoch::new(epoch, Thrice::new(0)),
             freezing: None,
@@ -230,6 +230,20 @@ impl State {
         self.note_numbers("number of the last transaction", u64::from(self.sequence.differing() != 0));
         self.sequence.set(next);
         Ok(next)
+    }
+
+    /// Whether there is no log batch before a recovery point; also if it is not known.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.spoilt.get() != Some(0)
+    }
+
+    /// Puts that right. If it is not known, the next recovery point has what was spoilt.
+    fn heal_spoilt(&mut self) {
+        const WHAT: &str = "up to where there is no log batch";
+        match self.spoilt.heal() {
+            Ok(is_renewed) => self.note_numbers(WHAT, u64::from(is_renewed)),
+            Err(AllDiffer) => self.spoil(1, WHAT),
+        }
     }
 
     /// Counts and tells how many numbers of a kind had a copy that has gone bad.
@@ -426,6 +440,7 @@ impl State {
     pub(crate) fn freeze(&mut self) -> Result<FrozenEpoch> {
         assert!(self.freezing.is_none(), "two epochs being written");
         let sequence = Thrice::new(self.sequence()?);
+        self.heal_spoilt();
         let renewed = self.log.heal(&mut self.open.log_start)?;
         self.note_numbers("positions in the operation log", renewed);
         self.renew_changed();

@@ -133,7 +133,7 @@ impl Cache {
             None => false,
         };
         let names = !state.names_unlogged.is_empty() || !state.gone_unlogged.is_empty();
-        Ok(own || names || state.spoilt != 0)
+        Ok(own || names || state.is_spoilt())
     }
 }
 
@@ -163,7 +163,7 @@ fn capture_good(
     let whole_objects = names.iter().copied().filter(|id| state.objects.get(id).is_some_and(|object| !object.is_own()));
     let whole_objects: Vec<ObjectId> = whole_objects.chain(own.iter().copied()).collect();
     whole_objects.iter().for_each(|&id| state.verify_unlogged_of(id));
-    if state.spoilt != 0 {
+    if state.is_spoilt() {
         return None;
     }
     let oldest = state.freezing.unwrap_or(state.open.epoch);
@@ -290,7 +290,7 @@ impl State {
     /// What has been logged has gone bad in memory meanwhile, and cannot be made anew: it is not known what the next batch is to go by.
     fn logged(&mut self, captured: Capture) -> Result<bool> {
         if captured.sum() != captured.sum {
-            self.spoil(1);
+            self.spoil(1, "what a log batch makes durable");
             return Ok(false);
         }
         let sequence = captured.sequence;

@@ -10,6 +10,9 @@ use crate::frozen::fold;
 use crate::state::State;
 use holdfast_object::{ObjectId, Op};
 
+/// What [`State::spoil`] tells of.
+pub(crate) const OPERATIONS: &str = "operations for the intent log";
+
 /// What such an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
@@ -127,7 +130,7 @@ impl State {
         let before = count(self);
         self.gone_unlogged.retain(Unlogged::is_good);
         self.brings.retain(|id, brought| brought.is_good(*id));
-        self.spoil(before - count(self));
+        self.spoil(before - count(self), OPERATIONS);
     }
 
     /// The same of what it is to have for one object.
@@ -137,22 +140,19 @@ impl State {
         object.structural.retain(Unlogged::is_good);
         let bad = before - object.structural.len();
         let is_renewed = object.renew_unlogged();
-        self.spoil(bad);
+        self.spoil(bad, OPERATIONS);
         if is_renewed {
             self.note_members(Some(id), "pages to be logged");
         }
     }
 
-    /// So many of what was to be logged have gone bad, and are given up.
-    pub(crate) fn spoil(&mut self, bad: usize) {
+    /// So many of what the next log batch goes by have gone bad, and are given up: there is none before a recovery point.
+    pub(crate) fn spoil(&mut self, bad: usize, what: &str) {
         if bad > 0 {
             self.operations_renewed += bad as u64;
             // No recovery point has that one: without the number there is none.
-            self.spoilt = self.sequence.get().unwrap_or(u64::MAX);
-            tracing::warn!(
-                operations = bad,
-                "operations for the intent log went bad in memory: a recovery point is made of the operation log instead"
-            );
+            self.spoilt.set(self.sequence.get().unwrap_or(u64::MAX));
+            tracing::warn!(bad, "{what} went bad in memory: a recovery point takes the place of the next log batch");
         }
     }
 }

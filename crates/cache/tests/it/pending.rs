@@ -2,7 +2,7 @@
 
 use crate::metadata::{Model, change, compare};
 use crate::rig::{Rig, pattern};
-use holdfast_cache::{CapturedPart, FrozenPart, PendingPart, ProgressNumber};
+use holdfast_cache::{AttributesCopy, CapturedPart, FrozenPart, PendingPart, ProgressNumber};
 use holdfast_object::*;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -316,6 +316,44 @@ fn a_number_in_which_no_two_copies_agree_goes_into_no_log_batch() {
     }
 }
 
+/// Somebody comes upon what has gone bad of an object that reads it.
+fn read_with_bad_attributes(rig: &Rig, id: ObjectId) {
+    assert!(rig.cache.strike_attributes(id, AttributesCopy::Newest, "mode", 1));
+    rig.cache.attributes(id).unwrap();
+}
+
+/// That there must be no log batch is not forgotten, and there is one where there may be.
+#[test]
+fn up_to_where_there_is_no_log_batch_is_known() {
+    for (copy, is_spoilt) in (0..3).flat_map(|copy| [(copy, false), (copy, true)]) {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.write(id, 0, &pattern(2, 5 * PAGE_SIZE)).unwrap();
+        if is_spoilt {
+            make_differ(&rig, |copy| PendingPart::Progress(id, ProgressNumber::OwnChanged, copy), None);
+            read_with_bad_attributes(&rig, id);
+        }
+        // It is 0 where there may be one, and else the last transaction.
+        let bits = rig.cache.status().transactions;
+        assert!(rig.cache.strike_pending(PendingPart::Spoilt(copy), bits));
+        let before = rig.cache.store_status().epoch;
+        rig.cache.sync(id, Durability::All).unwrap();
+        assert_eq!(rig.cache.store_status().epoch > before, is_spoilt, "copy {copy}: a recovery point");
+        rig.cache.sync_all().unwrap();
+        assert_eq!(rig.cache.status().operations_renewed, 1 + u64::from(is_spoilt), "copy {copy}: told");
+        let rig = rig.power_cut();
+        assert_eq!(rig.contents(id).unwrap(), pattern(2, 5 * PAGE_SIZE), "copy {copy}");
+    }
+    for byte in ALL_OVER {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        rig.write(id, 7, &old()[7..]).unwrap();
+        make_differ(&rig, PendingPart::Spoilt, byte);
+        let rig = synced(rig, id, Some((PendingPart::Spoilt(2), 0)), true);
+        assert_eq!(rig.contents(id).unwrap(), old(), "{byte:?}");
+    }
+}
+
 /// Neither an object nor a page that it has; when the next one comes, nothing is left of it.
 #[test]
 fn no_recovery_point_lacks_a_page_or_an_object() {
@@ -544,6 +582,7 @@ fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
         PendingPart::LogTail(0),
         PendingPart::LogStart(0),
         PendingPart::Sequence(0),
+        PendingPart::Spoilt(0),
     ];
     let bits = if random.random() { random.random_range(1..64) } else { 1 << random.random_range(0..64) };
     rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);
