@@ -6,7 +6,7 @@
 
 use crate::state::State;
 use crate::thrice::{AllDiffer, Thrice};
-use holdfast_object::{Epoch, Error, ObjectId, Place, Result};
+use holdfast_object::{Epoch, Error, ObjectId, Place, Result, SnapshotId};
 
 /// In place of an epoch of creation that has gone bad: until a recovery point has the object, nobody knows whether the store does.
 const UNKNOWN: Epoch = Epoch::MAX;
@@ -192,13 +192,37 @@ impl State {
         let open = self.open.epoch;
         let unwritten = self.freezing.unwrap_or(open);
         let Some(object) = self.objects.get_mut(&id).filter(|object| !object.progress.is_good()) else { return };
-        let Healed { renewed, lost } = object.progress.heal(sequence, open, unwritten);
+        let mut healed = object.progress.heal(sequence, open, unwritten);
+        if id.snapshot() != SnapshotId::LIVE {
+            // The store has it, and nothing of it ever changes.
+            object.progress = Progress::default();
+            healed.renewed += std::mem::take(&mut healed.lost) as u64;
+        }
+        let Healed { renewed, lost } = healed;
+        let key = self.key(id);
         if renewed > 0 {
             self.operations_renewed += renewed;
-            let key = self.key(id);
-            tracing::warn!(%key, renewed, "numbers about an object went bad in memory: two copies of three say what they were");
+            tracing::warn!(%key, renewed, "numbers about an object went bad in memory: they are what they were again");
         }
-        self.spoil(lost, "numbers about an object");
+        if lost > 0 {
+            self.change_unknown(id);
+        }
+        self.spoil(lost, &format!("numbers about {key}"));
+    }
+
+    /// Whatever has changed of an object, the recovery point of the open epoch is to have it.
+    fn change_unknown(&mut self, id: ObjectId) {
+        let open = &mut self.open;
+        if let Some(object) = self.objects.get_mut(&id) {
+            object.progress.changed_in.set(open.epoch);
+        }
+        if open.objects.insert(id) {
+            // Its record, and the blocks above that.
+            open.demand.tree_blocks += 1 + u64::from(self.table_levels[0]);
+        }
+        if open.since_ns == 0 {
+            open.since_ns = self.clock.monotonic_ns().max(1);
+        }
     }
 }
 

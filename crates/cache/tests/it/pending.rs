@@ -322,6 +322,33 @@ fn read_with_bad_attributes(rig: &Rig, id: ObjectId) {
     rig.cache.attributes(id).unwrap();
 }
 
+/// The recovery point has all of it, though nothing else of it has changed: afterwards it is not one with changes for ever.
+#[test]
+fn an_object_of_which_a_number_is_lost_is_in_the_next_recovery_point() {
+    for number in ProgressNumber::ALL {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let kept = id.in_snapshot(rig.cache.snapshot_create("a").unwrap().id);
+        for id in [id, kept] {
+            assert_eq!(rig.contents(id).unwrap(), old());
+            make_differ(&rig, |copy| PendingPart::Progress(id, number, copy), Some(0));
+            read_with_bad_attributes(&rig, id);
+        }
+        assert_eq!(rig.cache.status().operations_renewed, 2, "{number:?}: told");
+        let before = rig.cache.store_status().epoch;
+        rig.cache.sync_all().unwrap();
+        assert_eq!(rig.cache.store_status().epoch, before + 1, "{number:?}");
+        let changed: Vec<_> = rig.cache.resident_objects().into_iter().filter(|known| known.is_changed).collect();
+        assert_eq!(changed, [], "{number:?}");
+        rig.cache.check();
+        let rig = rig.remount();
+        for id in [id, kept] {
+            assert_eq!(rig.contents(id).unwrap(), old(), "{number:?}, {id}");
+            assert_eq!(rig.cache.attributes(id).unwrap().mode, 0o644, "{number:?}, {id}");
+        }
+    }
+}
+
 /// That there must be no log batch is not forgotten, and there is one where there may be.
 #[test]
 fn up_to_where_there_is_no_log_batch_is_known() {
