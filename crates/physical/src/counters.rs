@@ -1,6 +1,6 @@
 //! What a module has done since it was opened, and which of its blocks were found without a good copy.
 
-use holdfast_object::StoreCounters;
+use holdfast_object::{Epoch, StoreCounters};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     audit_failures: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
+    /// The last recovery point of which something was made anew.
+    rebuilt: Mutex<Option<Epoch>>,
     lost_from_log: AtomicU64,
     torn_in_log: AtomicU64,
 }
@@ -104,16 +106,13 @@ impl Counters {
         self.unrepaired.lock().clone()
     }
 
-    /// What could not be read, beyond these blocks, has been made anew from what else there is. Counts as one repair. For the
-    /// time when nobody else reads yet.
-    pub(crate) fn rebuilt(&self, unrepaired: FxHashSet<u64>) {
-        self.set_unrepaired(unrepaired);
-        self.repaired();
-    }
-
-    /// What was found beyond these blocks is known already, and is in use no more. For a time when nobody else reads.
-    pub(crate) fn set_unrepaired(&self, unrepaired: FxHashSet<u64>) {
+    /// What could not be read of this recovery point, beyond these blocks, has been made anew from what else there is. Counts as one repair, once for
+    /// each recovery point. For a time when nobody else reads.
+    pub(crate) fn rebuilt(&self, of: Epoch, unrepaired: FxHashSet<u64>) {
         *self.unrepaired.lock() = unrepaired;
+        if self.rebuilt.lock().replace(of) != Some(of) {
+            self.repaired();
+        }
     }
 
     /// Pages of the intent log were found without a good copy when it was replayed, which is done once.

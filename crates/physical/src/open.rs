@@ -292,7 +292,7 @@ fn load_or_rebuild(
             load_reached(base, &mut base.alloc.lock(), label, trees, &reached)?;
             drop_bitmap(base, trees)?;
             if damage.is_some() {
-                base.disk.counters.rebuilt(unrepaired);
+                base.disk.counters.rebuilt(superblock.epoch, unrepaired);
             }
         }
         Err(obstacle) => {

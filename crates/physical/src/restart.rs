@@ -98,7 +98,8 @@ impl Module {
     }
 
     /// What a store that was opened just now would know, but for what was promised and written ahead since. A bitmap that cannot be read is rebuilt as it
-    /// is then: of a store that was opened so, the last recovery point has none that can be.
+    /// is then: of a store that was opened so, the last recovery point has none that can be. That reads all trees, while nobody else can read, log or look into
+    /// a tree.
     fn last_recovery_point(&self) -> Result<Trees> {
         let (label, superblock) = (self.label()?, self.superblock()?);
         let base = &self.base;
@@ -117,7 +118,7 @@ impl Module {
             fresh.grow(label.blocks);
             let reached = reach(base, &label, &superblock, &trees)?;
             load_reached(base, &mut fresh, &label, &mut trees, &reached)?;
-            base.disk.counters.set_unrepaired(unrepaired);
+            base.disk.counters.rebuilt(superblock.epoch, unrepaired);
         }
         let mut alloc = base.alloc.lock();
         fresh

@@ -3,13 +3,18 @@
 use super::*;
 use crate::objects::BITMAP;
 
+/// The bitmap of the last recovery point cannot be read any more.
+fn damage_bitmap(rig: &Rig) {
+    for address in rig.module.trees.read().system[&BITMAP].root.address {
+        rig.device.alter(address, |bytes| bytes[9] ^= 1).unwrap();
+    }
+}
+
 /// Opened with a bitmap that was rebuilt.
 fn rebuilt() -> (Rig, (usize, Epoch)) {
     let rig = Rig::new();
     let before = rig.stored();
-    for address in rig.module.trees.read().system[&BITMAP].root.address {
-        rig.device.alter(address, |bytes| bytes[9] ^= 1).unwrap();
-    }
+    damage_bitmap(&rig);
     let module = Arc::new(open(rig.device.clone()));
     let status = module.status();
     assert_eq!((status.repaired, status.read_only), (1, None), "rebuilt");
@@ -34,6 +39,27 @@ fn a_bitmap_that_was_rebuilt_is_so_again_when_the_epoch_is_begun_anew() {
         rig.commit().unwrap();
         assert_eq!(rig.stored(), (before.0 + 1, before.1 + 1), "{failures} failures");
     }
+}
+
+/// It is told once, as it is when a store is opened, however often the same one is rebuilt; and that of another recovery point anew.
+#[test]
+fn a_bitmap_that_goes_bad_on_the_device_is_a_repair_when_the_epoch_is_begun_anew() {
+    let rig = Rig::new();
+    let before = rig.stored();
+    for repaired in 1..3 {
+        damage_bitmap(&rig);
+        for failure in 0..2 {
+            rig.make(2 + repaired);
+            changed_in(&rig, 2 + repaired, |record| record.attributes.mode ^= 1);
+            assert!(matches!(rig.commit(), Err(Error::GivenUp(_))), "failure {failure}");
+            rig.module.begin_anew().unwrap();
+            let status = rig.module.status();
+            assert_eq!((status.repaired, status.unrepaired), (repaired, 0), "failure {failure}");
+        }
+        rig.make(2 + repaired);
+        rig.commit().unwrap();
+    }
+    assert_eq!(rig.stored(), (before.0 + 2, before.1 + 2));
 }
 
 /// No tree reaches it, and the intent log may name it.
