@@ -215,7 +215,8 @@ const FAMILIES: &[Family] = &[
     ),
     counter(
         "holdfast_cache_operations_renewed_total",
-        "Operations found corrupt in memory, and read of their twin or put into a recovery point; sets of what has changed, made anew; numbers about objects and the log, put right.",
+        "Operations found corrupt in memory, and read of their twin or put into a recovery point; sets of what has changed, made anew; \
+         numbers about objects and the log, put right.",
         |r| of_cache(r, |c| c.operations_renewed),
     ),
     counter("holdfast_cache_pages_lost_total", "Changed pages found corrupt in memory, and not stored.", |r| {
