@@ -232,7 +232,7 @@ fn is_structural(op: &Op) -> bool {
 }
 
 /// # Errors
-/// It is not known any more which transaction was the last one, or where its operations go; then the state is as before.
+/// It is not known any more which transaction was the last one, or where its operations go; then nothing of it is admitted.
 fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8]) -> Result<u64> {
     let sequence = state.next_sequence()?;
     if !payload.is_empty() {

@@ -78,18 +78,22 @@ impl Cache {
         }
     }
 
-    /// Calls `use_it` with the state and an object, getting its attributes from the store if they are not known.
+    /// Calls `use_it` with the state and an object, getting its attributes from the store if they are not known. What it goes by is put right before.
     pub(crate) fn with_object<T>(&self, id: ObjectId, mut use_it: impl FnMut(&State, &Object) -> T) -> Result<T> {
         loop {
             let evictions = {
                 let state = self.state.read();
                 if let Some(object) = state.objects.get(&id) {
-                    if object.attributes.is_good() {
+                    if object.attributes.is_good() && object.progress.is_created_known() {
                         object.referenced.store(true, Ordering::Relaxed);
                         return Ok(use_it(&state, object));
                     }
                     drop(state);
-                    self.state.write().heal(id)?;
+                    let mut state = self.state.write();
+                    state.heal(id)?;
+                    if let Some(object) = state.objects.get(&id).filter(|object| !object.progress.is_created_known()) {
+                        object.progress.is_in_store()?;
+                    }
                     continue;
                 }
                 if state.gone.contains_key(&id) {

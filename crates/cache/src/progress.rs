@@ -108,6 +108,11 @@ impl Progress {
         self.created.get() == Some(0) && !self.has_newer_names() && !self.has_newer_own()
     }
 
+    /// Whether two copies say the same of its creation, be it that nobody knows it any more.
+    pub(crate) fn is_created_known(&self) -> bool {
+        self.created.get().is_some()
+    }
+
     /// Whether the store has the object.
     ///
     /// # Errors
@@ -204,7 +209,8 @@ impl State {
             self.operations_renewed += renewed;
             tracing::warn!(%key, renewed, "numbers about an object went bad in memory: they are what they were again");
         }
-        if lost > 0 {
+        // Where nothing is written, nothing comes of it.
+        if lost > 0 && self.read_only.is_none() {
             self.change_unknown(id);
         }
         self.spoil(lost, &format!("numbers about {key}"));

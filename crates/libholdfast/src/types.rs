@@ -69,6 +69,7 @@ fn told(error: &Error) -> String {
     };
     let bad = match error.kind {
         Kind::Memory => format!("bad bytes in memory{}: ", blocks_and_advice(error)),
+        Kind::Device if error.blocks.is_empty() => "the device failed, or has bad bytes: ".into(),
         Kind::Device => format!("bad bytes on the device{}: ", blocks_and_advice(error)),
         _ => String::new(),
     };

@@ -322,6 +322,25 @@ fn read_with_bad_attributes(rig: &Rig, id: ObjectId) {
     rig.cache.attributes(id).unwrap();
 }
 
+/// Nobody changes it, and no attributes go bad: a file of the store's and one of a snapshot's are read all the same.
+#[test]
+fn an_object_is_read_of_which_nobody_knows_when_it_was_created() {
+    for byte in ALL_OVER {
+        let rig = Rig::new(2048);
+        let id = stored(&rig);
+        let kept = id.in_snapshot(rig.cache.snapshot_create("a").unwrap().id);
+        // No page is in memory then.
+        let rig = rig.remount();
+        for id in [id, kept] {
+            rig.cache.attributes(id).unwrap();
+            make_differ(&rig, |copy| PendingPart::Progress(id, ProgressNumber::Created, copy), byte);
+            assert_eq!(rig.contents(id).unwrap(), old(), "{byte:?}, {id}");
+        }
+        rig.cache.sync_all().unwrap();
+        rig.cache.check();
+    }
+}
+
 /// The recovery point has all of it, though nothing else of it has changed: afterwards it is not one with changes for ever.
 #[test]
 fn an_object_of_which_a_number_is_lost_is_in_the_next_recovery_point() {

@@ -27,7 +27,8 @@ pub(super) struct Flip {
     pub(super) mapping: String,
 }
 
-fn parse(line: &str) -> Option<Mapping> {
+/// A line, and whether what is mapped is the process's own, to be written to or code.
+fn parse(line: &str) -> Option<(Mapping, bool)> {
     // Addresses, permissions, offset, device, inode, and behind some blanks the name, which may have blanks in it.
     let words: Vec<&str> = line.splitn(6, ' ').collect();
     let [addresses, permissions, _, _, _, name] = words[..] else { return None };
@@ -39,26 +40,27 @@ fn parse(line: &str) -> Option<Mapping> {
         [b'r', b'w', ..] | [b'r', _, _, b'p'] => !KERNELS.contains(&name.as_str()),
         _ => false,
     };
-    is_its_own.then_some(Mapping { addresses: from.ok()?..to.ok()?, name })
+    Some((Mapping { addresses: from.ok()?..to.ok()?, name }, is_its_own))
 }
 
 /// What is left alone of a process's memory.
 pub(super) struct Spared<'a> {
-    /// How the name of its mapping begins.
+    /// How the name of its mapping begins. It may be in several lines, as parts of it are protected in different ways.
     pub(super) mapping: &'a str,
-    /// Where it begins in there, in bytes before the end.
+    /// Where it begins in there, in bytes before the end of the last one.
     pub(super) from_end: u64,
     /// Its length.
     pub(super) bytes: u64,
 }
 
 impl Spared<'_> {
-    /// Where that is in this mapping.
-    fn of(&self, mapping: &Mapping) -> Range<u64> {
-        let Range { start, end } = mapping.addresses;
-        if !mapping.name.starts_with(self.mapping) {
-            return end..end;
-        }
+    /// Where that is.
+    fn among<'m>(&self, mappings: impl Iterator<Item = &'m Mapping>) -> Range<u64> {
+        let named = mappings.filter(|mapping| mapping.name.starts_with(self.mapping));
+        let all = named
+            .map(|mapping| mapping.addresses.clone())
+            .reduce(|all, next| all.start.min(next.start)..all.end.max(next.end));
+        let Range { start, end } = all.unwrap_or(0..0);
         let from = end.saturating_sub(self.from_end).max(start);
         from..from.saturating_add(self.bytes).min(end)
     }
@@ -73,9 +75,10 @@ pub(super) fn flip(pid: u32, count: u32, spared: &Spared<'_>, rng: &mut impl Rng
     let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let mut pages = Vec::new();
     let mappings = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    for mapping in mappings.lines().filter_map(parse) {
-        let spared = spared.of(&mapping);
-        let Range { start, end } = mapping.addresses;
+    let mappings: Vec<(Mapping, bool)> = mappings.lines().filter_map(parse).collect();
+    let spared = spared.among(mappings.iter().map(|(mapping, _)| mapping));
+    for (mapping, _) in mappings.iter().filter(|(_, is_its_own)| *is_its_own) {
+        let Range { start, end } = mapping.addresses.clone();
         let mut words = vec![0; ((end - start) / PAGE * 8) as usize];
         pagemap.read_exact_at(&mut words, start / PAGE * 8)?;
         let present = words.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word) & PRESENT != 0);
@@ -109,23 +112,32 @@ mod tests {
 
     #[test]
     fn lines_of_maps_are_understood() {
-        let mapping = parse("7f00a000-7f00c000 rw-s 00001000 00:01 4097   /memfd:holdfast-arena (deleted)").unwrap();
-        assert_eq!(mapping.addresses, 0x7f00_a000..0x7f00_c000);
+        let (mapping, is_its_own) =
+            parse("7f00a000-7f00c000 rw-s 00001000 00:01 4097   /memfd:holdfast-arena (deleted)").unwrap();
+        assert_eq!((mapping.addresses, is_its_own), (0x7f00_a000..0x7f00_c000, true));
         assert_eq!(mapping.name, "/memfd:holdfast-arena (deleted)");
-        assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap().name, "");
-        assert!(parse("7f00a000-7f00c000 ---p 00000000 00:00 0 ").is_none());
-        assert!(parse("7f00a000-7f00c000 r--s 00000000 fe:00 12 /usr/lib/gconv-modules.cache").is_none());
-        assert!(parse("7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]").is_none());
+        assert_eq!(parse("7f00a000-7f00c000 rw-p 00000000 00:00 0 ").unwrap().0.name, "");
+        for others in [
+            "7f00a000-7f00c000 ---p 00000000 00:00 0 ",
+            "7f00a000-7f00c000 r--s 00000000 fe:00 12 /usr/lib/gconv-modules.cache",
+            "7fff0000-7fff2000 r-xp 00000000 00:00 0 [vdso]",
+        ] {
+            assert!(!parse(others).unwrap().1, "{others}");
+        }
     }
 
+    /// Also where what is behind it is protected, which makes two lines of it.
     #[test]
     fn the_middle_of_a_mapping_is_spared() {
-        let mapping = |name: &str| Mapping { addresses: 0x10_000..0x20_000, name: name.into() };
+        let mapping = |addresses, name: &str| Mapping { addresses, name: name.into() };
         let spared = Spared { mapping: "/memfd:pool", from_end: 0x8000, bytes: 0x3000 };
-        assert_eq!(spared.of(&mapping("/memfd:pool (deleted)")), 0x18_000..0x1b_000);
-        assert!(spared.of(&mapping("[heap]")).is_empty());
-        let all = Spared { from_end: u64::MAX, bytes: u64::MAX, ..spared };
-        assert_eq!(all.of(&mapping("/memfd:pool")), 0x10_000..0x20_000);
+        let heap = mapping(0x30_000..0x40_000, "[heap]");
+        for parts in [vec![0x10_000..0x20_000], vec![0x10_000..0x1c_000, 0x1c_000..0x20_000]] {
+            let pool = parts.into_iter().map(|addresses| mapping(addresses, "/memfd:pool (deleted)"));
+            let all: Vec<Mapping> = pool.chain([mapping(0x30_000..0x40_000, "[heap]")]).collect();
+            assert_eq!(spared.among(all.iter()), 0x18_000..0x1b_000);
+        }
+        assert!(spared.among([&heap].into_iter()).is_empty());
     }
 
     /// One bit differs where it is said to, in a process that waits, and what is spared is not hit.
