@@ -132,8 +132,8 @@ mod tests {
         let mapping = |addresses, name: &str| Mapping { addresses, name: name.into() };
         let spared = Spared { mapping: "/memfd:pool", from_end: 0x8000, bytes: 0x3000 };
         let heap = mapping(0x30_000..0x40_000, "[heap]");
-        for parts in [vec![0x10_000..0x20_000], vec![0x10_000..0x1c_000, 0x1c_000..0x20_000]] {
-            let pool = parts.into_iter().map(|addresses| mapping(addresses, "/memfd:pool (deleted)"));
+        for parts in [&[(0x10_000, 0x20_000)][..], &[(0x10_000, 0x1c_000), (0x1c_000, 0x20_000)]] {
+            let pool = parts.iter().map(|&(start, end)| mapping(start..end, "/memfd:pool (deleted)"));
             let all: Vec<Mapping> = pool.chain([mapping(0x30_000..0x40_000, "[heap]")]).collect();
             assert_eq!(spared.among(all.iter()), 0x18_000..0x1b_000);
         }
