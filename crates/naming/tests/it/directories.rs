@@ -47,7 +47,8 @@ fn what_stays_is_seen_exactly_once() {
     let mut there: BTreeSet<Vec<u8>> = BTreeSet::new();
     let mut number = 0;
     let mut change = |there: &mut BTreeSet<Vec<u8>>, rng: &mut Rng, grow: usize| {
-        if rng.below(100) < grow || there.is_empty() {
+        // Not without end: with some seeds it would grow as fast as it is read.
+        if rng.below(100) < grow && there.len() < 3000 || there.is_empty() {
             number += 1;
             let name = format!("{number}{}", "x".repeat(rng.below(240))).into_bytes();
             let made = world.space.mknod(REQUEST, directory, &name, NewNode::Fifo, 0o600).unwrap();
