@@ -162,19 +162,9 @@ fn bad_superblocks(disk: &Disk, label: &Label, newest: &Superblock) -> Result<Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::tests::Rig;
+    use crate::commit::tests::{Rig, Strike};
     use crate::format::label_start;
-    use holdfast_block::{Device, MemoryDevice};
     use holdfast_object::{Error, Fate, ObjectStore, ScrubCursor};
-    use std::io::IoSliceMut;
-
-    fn image(device: &MemoryDevice) -> Vec<u8> {
-        let mut bytes = vec![0; device.blocks() as usize * 4096];
-        device.read(0, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
-        bytes
-    }
-
-    type Strike = fn(&mut Label, &mut Superblock);
 
     #[test]
     fn what_is_good_is_not_overwritten_by_what_memory_says() {
@@ -198,11 +188,11 @@ mod tests {
                 rig.device.alter(0, |bytes| bytes[700] ^= 1).unwrap();
                 rig.device.alter(ring, |bytes| bytes[700] ^= 1).unwrap();
             }
-            let before = image(&rig.device);
+            let before = rig.image();
             strike(&mut label, &mut superblock);
             let error = mend(disk, &Sealed::new(&label, &superblock, disk.metadata)).unwrap_err();
             assert!(matches!(&error, Error::Corrupt(found) if found.place.address.is_some()), "{what}: {error}");
-            assert!(image(&rig.device) == before, "{what}: something was written");
+            assert!(rig.image() == before, "{what}: something was written");
         }
     }
 
@@ -212,14 +202,14 @@ mod tests {
         let rig = Rig::new();
         let disk = rig.module.disk();
         let (label, superblock) = rig.module.sealed.both(disk).unwrap();
-        let before = image(&rig.device);
+        let before = rig.image();
         let other = Label { store: [9; 16], ..label };
         rig.device.alter(label_start(2, other.blocks), |bytes| *bytes = other.encode(2)).unwrap();
         let ring = ring_block(1, slot(superblock.epoch), other.blocks);
         let of_other = Superblock { set_aside: superblock.set_aside ^ 1, ..superblock };
         rig.device.alter(ring, |bytes| *bytes = of_other.encode(1)).unwrap();
         mend(disk, &rig.module.sealed).unwrap();
-        assert!(image(&rig.device) == before, "it is as it was");
+        assert!(rig.image() == before, "it is as it was");
     }
 
     /// To all of them: nothing tells that from memory that has gone bad.
@@ -231,12 +221,12 @@ mod tests {
         for number in 0..LABELS {
             rig.device.alter(label_start(number, other.blocks), |bytes| *bytes = other.encode(number)).unwrap();
         }
-        let before = image(&rig.device);
+        let before = rig.image();
         let mut step = rig.module.scrub_step(&ScrubCursor::Start, 1 << 20).unwrap();
         assert_eq!((step.counts.unrepaired, step.findings[0].fate), (1, Fate::Unrepaired), "{step:?}");
         while step.cursor != ScrubCursor::End {
             step = rig.module.scrub_step(&step.cursor, 1 << 20).unwrap();
         }
-        assert!(image(&rig.device) == before, "something was written");
+        assert!(rig.image() == before, "something was written");
     }
 }

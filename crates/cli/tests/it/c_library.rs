@@ -105,9 +105,10 @@ fn the_manual_pages_examples_do_what_they_say() {
     }
     let page = fs::read_to_string(sources().join("man/holdfast.3")).unwrap();
     let (_, examples) = page.split_once(".SH EXAMPLES\n").unwrap();
-    let mut examples = examples.split(".EX\n").skip(1).map(|rest| {
-        let (code, _) = rest.split_once("\n.EE\n").unwrap();
-        code.replace("\\-", "-").replace("\\e", "\\")
+    // What stands in front of the first one ends nowhere.
+    let mut examples = examples.split(".EX\n").filter_map(|rest| {
+        let (code, _) = rest.split_once("\n.EE\n")?;
+        Some(code.replace("\\-", "-").replace("\\e", "\\"))
     });
     let (told, recovery) = (examples.next().unwrap(), examples.next().unwrap());
     let rig = Rig::new();

@@ -93,18 +93,8 @@ pub(super) fn check(
 mod tests {
     use super::super::looking;
     use super::*;
-    use crate::commit::tests::Rig;
-    use holdfast_block::MemoryDevice;
-    use std::io::IoSliceMut;
+    use crate::commit::tests::{Rig, Strike};
     use std::sync::Arc;
-
-    fn image(device: &MemoryDevice) -> Vec<u8> {
-        let mut bytes = vec![0; device.blocks() as usize * 4096];
-        device.read(0, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
-        bytes
-    }
-
-    type Strike = fn(&mut Label, &mut Superblock);
 
     /// A check takes long, and what it goes by is in memory meanwhile.
     #[test]
@@ -120,7 +110,7 @@ mod tests {
         for ((what, strike), is_damaged) in strikes.into_iter().flat_map(|strike| [(strike, false), (strike, true)]) {
             let rig = Rig::new();
             let (mut label, mut superblock) = rig.module.sealed.both(rig.module.disk()).unwrap();
-            let sound = image(&rig.device);
+            let sound = rig.image();
             if is_damaged {
                 // There is something to put right, too: a label, the newest superblock, and an older one.
                 let rings = [slot(superblock.epoch), slot(superblock.epoch) ^ 1];
@@ -128,7 +118,7 @@ mod tests {
                     rig.device.alter(block, |bytes| bytes[700] ^= 1).unwrap();
                 }
             }
-            let damaged = image(&rig.device);
+            let damaged = rig.image();
             let device: Arc<dyn Device> = rig.device.clone();
             let whole = looking(&device, &label, &superblock, true);
             strike(&mut label, &mut superblock);
@@ -140,7 +130,7 @@ mod tests {
                 (what == "nothing" && !is_damaged, what != "nothing"),
                 "{what}"
             );
-            let after = image(&rig.device);
+            let after = rig.image();
             let blocks = [&after, &damaged, &sound].map(|image| image.as_chunks::<4096>().0);
             for (at, after) in blocks[0].iter().enumerate() {
                 let is_unused =

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::check::{CheckOptions, check};
-use crate::format::POINTERS;
 use crate::format::blockptr::POINTER_BYTES;
+use crate::format::{Label, POINTERS};
 use crate::objects::map_of;
 use crate::{CreateOptions, MetadataProtection, OpenOptions};
 use holdfast_block::{Device, MemoryDevice};
@@ -12,6 +12,7 @@ use holdfast_object::{
     Arena, Attributes, Batch, Class, Corruption, Fragment, Kind, ManualClock, ObjectId, ObjectStore, Op, PAGE_SIZE,
     PinnedPage, ScrubCursor, Timestamp,
 };
+use std::io::IoSliceMut;
 
 mod held;
 pub(crate) mod meanwhile;
@@ -29,7 +30,17 @@ fn open(device: Arc<MemoryDevice>) -> Module {
     Module::open(device, arena, clock, &OpenOptions::default()).unwrap()
 }
 
+/// Changes what is known of a label or a superblock, as a scribble would.
+pub(crate) type Strike = fn(&mut Label, &mut Superblock);
+
 impl Rig {
+    /// All that is on the device.
+    pub(crate) fn image(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.device.blocks() as usize * 4096];
+        self.device.read(0, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+        bytes
+    }
+
     /// With one object in a recovery point, and in memory what that took.
     pub(crate) fn new() -> Rig {
         Rig::with(MetadataProtection::default())
@@ -313,9 +324,7 @@ fn a_store_is_the_same_with_and_without_protection() {
         rig.delete(17);
         rig.commit().unwrap();
         rig.stored();
-        let mut bytes = vec![0; 4096 * 4096];
-        rig.device.read(0, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
-        bytes
+        rig.image()
     };
     let off = image(MetadataProtection::Off);
     for metadata in [MetadataProtection::Rolling, MetadataProtection::Audited, MetadataProtection::Compared] {
