@@ -92,7 +92,7 @@ MUTANTS = [
     ("equations of names", NAMING, NAMES, "if sides.iter().any(|(left, right)| left != right) {", "if sides.len() > 100 && sides.iter().any(|(left, right)| left != right) {"),
     ("check of a page's twin", CACHE, "crates/cache/src/twin.rs", "page.verify().is_ok().then_some(page)", "Some(page)"),
     ("comparison of attributes kept twice", CACHE, ATTRIBUTES, "self.newest == self.twin", "self.newest == self.twin || true"),
-    ("comparison of attributes before an answer", CACHE, "crates/cache/src/pages.rs", "if object.attributes.is_good() {", "if object.attributes.is_good() || true {"),
+    ("comparison of attributes before an answer", CACHE, "crates/cache/src/pages.rs", "if object.attributes.is_good() && object.progress.is_created_known() {", "if (object.attributes.is_good() || true) && object.progress.is_created_known() {"),
     ("attributes as they are durable", CACHE, ATTRIBUTES, "[&mut self.attributes, &mut self.stable]", "[&mut self.attributes]"),
     ("sum of attributes that differ", CACHE, ATTRIBUTES, "        if self.is_good() {\n            self.sum", "        if true {\n            self.sum"),
     ("attributes of the epoch being written", CACHE, "crates/cache/src/flush.rs", "                        self.heal_frozen(&mut frozen.objects[at])?;\n                        pages = 0;", "                        pages = 0;"),
