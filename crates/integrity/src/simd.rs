@@ -1,6 +1,6 @@
-//! xor64 and the limb sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
+//! xor64 and the column sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! The `unsafe` of this crate is here, in `rolling/x86*.rs` and in `set_digest/slots.rs`: vector loads and stores, prefetches, and the calls of functions that
+//! The `unsafe` of this crate is here, in `simd/fletcher.rs`, in `rolling/x86*.rs` and in `set_digest/slots.rs`: vector loads and stores, prefetches, and the calls of functions that
 //! need a CPU feature. Every function here returns `None` where neither feature is there; the callers then use the portable code. The tests in
 //! `simd_tests.rs` hold each against it.
 
@@ -10,15 +10,13 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+mod fletcher;
+
+pub(crate) use fletcher::FletcherColumns;
+use fletcher::{Lanes256, Lanes512, fletcher_avx2, fletcher_avx512};
+
 /// Below this many bytes the portable code is as fast.
 const SHORT: usize = 128;
-
-/// Fletcher-256 sums of a run of words, as 64-bit sums of their 32-bit limbs (limb `l` has weight 2^(32·l)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FletcherLimbs {
-    pub(crate) a: [u64; 4],
-    pub(crate) b: [u64; 4],
-}
 
 /// See [`crate::prefetch`].
 #[inline]
@@ -66,11 +64,11 @@ pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> 
     has_wide().then(|| unsafe { xor64_copied_avx512(from, to) })
 }
 
-/// Limb sums of the first words of `words` (the count is returned, a multiple of the vector's words), or `None`.
+/// Column sums of the first words of `words` (the count is returned, a multiple of two vectors' words), or `None`.
 ///
-/// `words` must not be longer than [`crate::sums::FLETCHER_SEGMENT`], so that no limb sum overflows.
+/// `words` must not be longer than [`crate::sums::FLETCHER_SEGMENT`], so that no sum overflows.
 #[inline]
-pub(crate) fn fletcher_limbs(words: &[[u8; 16]]) -> Option<(usize, FletcherLimbs)> {
+pub(crate) fn fletcher_columns(words: &[[u8; 16]]) -> Option<(usize, FletcherColumns)> {
     debug_assert!(words.len() <= crate::sums::FLETCHER_SEGMENT);
     if words.len() * 16 < SHORT {
         return None;
@@ -100,10 +98,10 @@ pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; A
     is_x86_feature_detected!("avx2").then(|| unsafe { xor64_each_avx2(blocks) })
 }
 
-/// Limb sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit. If the block behind it in memory is summed next
+/// Column sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit. If the block behind it in memory is summed next
 /// (`is_followed`), that is asked for on the way where there is no AVX-512.
 #[inline]
-pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> Option<(FletcherLimbs, u64)> {
+pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> Option<(FletcherColumns, u64)> {
     if has_wide() {
         // SAFETY: the feature was detected on the line above.
         return Some(unsafe { fletcher_and_xor64_avx512(block) });
@@ -114,7 +112,9 @@ pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> 
 
 /// The same of blocks side by side.
 #[inline]
-pub(crate) fn fletcher_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[(FletcherLimbs, u64); ABREAST]> {
+pub(crate) fn fletcher_and_xor64_each(
+    blocks: &[&[u8; PAGE_SIZE]; ABREAST],
+) -> Option<[(FletcherColumns, u64); ABREAST]> {
     if has_wide() {
         // SAFETY: the feature was detected on the line above.
         return Some(unsafe { fletcher_and_xor64_each_avx512(blocks) });
@@ -226,74 +226,11 @@ fn xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [u64; ABREAST] {
     sums.map(|sum| lanes256(sum).into_iter().fold(0, |x, y| x ^ y))
 }
 
-/// Joins the sums of K interleaved streams (stream k has the words k, K+k, 2K+k, …; each 64-bit lane pair of the
-/// arrays is one stream's even and odd limbs).
-///
-/// Word i = jK + k of n = mK counts n − i = K(m − j) − k times in B, so B = Σₖ (K·bₖ − k·aₖ): never negative, limb by
-/// limb, and within 64 bits for a segment.
-fn join<const LANES: usize>(
-    a_even: [u64; LANES],
-    a_odd: [u64; LANES],
-    b_even: [u64; LANES],
-    b_odd: [u64; LANES],
-) -> FletcherLimbs {
-    let streams = (LANES / 2) as u64;
-    let mut out = FletcherLimbs { a: [0; 4], b: [0; 4] };
-    for lane in 0..LANES {
-        let k = (lane / 2) as u64;
-        let even = (lane % 2) * 2;
-        out.a[even] += a_even[lane];
-        out.a[even + 1] += a_odd[lane];
-        out.b[even] += streams * b_even[lane] - k * a_even[lane];
-        out.b[even + 1] += streams * b_odd[lane] - k * a_odd[lane];
-    }
-    out
-}
-
-/// Fletcher-256 of a run of vectors: the sums A and B of even and of odd limbs.
-#[derive(Clone, Copy)]
-struct Lanes512 {
-    a: [__m512i; 2],
-    b: [__m512i; 2],
-}
-
-impl Lanes512 {
-    #[target_feature(enable = "avx512f")]
-    fn zero() -> Lanes512 {
-        Lanes512 { a: [_mm512_setzero_si512(); 2], b: [_mm512_setzero_si512(); 2] }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    fn add(&mut self, v: __m512i) {
-        let limbs = [_mm512_and_si512(v, _mm512_set1_epi64(0xffff_ffff)), _mm512_srli_epi64::<32>(v)];
-        for (of, limbs) in limbs.into_iter().enumerate() {
-            self.a[of] = _mm512_add_epi64(self.a[of], limbs);
-            self.b[of] = _mm512_add_epi64(self.b[of], self.a[of]);
-        }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    fn join(self) -> FletcherLimbs {
-        join(lanes512(self.a[0]), lanes512(self.a[1]), lanes512(self.b[0]), lanes512(self.b[1]))
-    }
-}
-
-#[target_feature(enable = "avx512f")]
-fn fletcher_avx512(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
-    let (vectors, _) = words.as_flattened().as_chunks::<64>();
-    let mut lanes = Lanes512::zero();
-    for vector in vectors {
-        lanes.add(load512(vector));
-    }
-    (vectors.len() * 4, lanes.join())
-}
-
 /// What a block adds up to so far: Fletcher-256 and xor64.
 type Both512 = (Lanes512, __m512i);
 
 #[target_feature(enable = "avx512f")]
-fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherLimbs, u64); ABREAST] {
+fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherColumns, u64); ABREAST] {
     let mut sums = [(Lanes512::zero(), _mm512_setzero_si512()); ABREAST];
     for first in (0..PAGE_SIZE / 64).step_by(TURN) {
         let groups = blocks.as_chunks::<AT_ONCE>().0.iter().zip(sums.as_chunks_mut::<AT_ONCE>().0);
@@ -303,7 +240,7 @@ fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(Fle
 }
 
 #[target_feature(enable = "avx512f")]
-fn fletcher_and_xor64_avx512(block: &[u8; PAGE_SIZE]) -> (FletcherLimbs, u64) {
+fn fletcher_and_xor64_avx512(block: &[u8; PAGE_SIZE]) -> (FletcherColumns, u64) {
     let [sums] = with_rows([(Lanes512::zero(), _mm512_setzero_si512())], &[block], 0..PAGE_SIZE / 64);
     of_lanes512(sums)
 }
@@ -315,65 +252,28 @@ fn with_rows<const N: usize>(
     blocks: &[&[u8; PAGE_SIZE]; N],
     rows: Range<usize>,
 ) -> [Both512; N] {
-    for at in rows {
+    for at in rows.step_by(2) {
         for (block, (fletcher, xor)) in blocks.iter().zip(&mut sums) {
-            let row = load512(&block.as_chunks::<64>().0[at]);
-            fletcher.add(row);
-            *xor = _mm512_xor_si512(*xor, row);
+            let rows = block.as_chunks::<64>().0;
+            let pair = [load512(&rows[at]), load512(&rows[at + 1])];
+            fletcher.add(pair);
+            *xor = _mm512_ternarylogic_epi64::<0x96>(*xor, pair[0], pair[1]);
         }
     }
     sums
 }
 
 #[target_feature(enable = "avx512f")]
-fn of_lanes512((fletcher, xor): Both512) -> (FletcherLimbs, u64) {
-    (fletcher.join(), lanes512(xor).into_iter().fold(0, |x, y| x ^ y))
+fn of_lanes512((fletcher, xor): Both512) -> (FletcherColumns, u64) {
+    (fletcher.columns(), lanes512(xor).into_iter().fold(0, |x, y| x ^ y))
 }
 
 /// The same with vectors of 32 bytes.
-#[derive(Clone, Copy)]
-struct Lanes256 {
-    a: [__m256i; 2],
-    b: [__m256i; 2],
-}
-
-impl Lanes256 {
-    #[target_feature(enable = "avx2")]
-    fn zero() -> Lanes256 {
-        Lanes256 { a: [_mm256_setzero_si256(); 2], b: [_mm256_setzero_si256(); 2] }
-    }
-
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    fn add(&mut self, v: __m256i) {
-        let limbs = [_mm256_and_si256(v, _mm256_set1_epi64x(0xffff_ffff)), _mm256_srli_epi64::<32>(v)];
-        for (of, limbs) in limbs.into_iter().enumerate() {
-            self.a[of] = _mm256_add_epi64(self.a[of], limbs);
-            self.b[of] = _mm256_add_epi64(self.b[of], self.a[of]);
-        }
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn join(self) -> FletcherLimbs {
-        join(lanes256(self.a[0]), lanes256(self.a[1]), lanes256(self.b[0]), lanes256(self.b[1]))
-    }
-}
-
-#[target_feature(enable = "avx2")]
-fn fletcher_avx2(words: &[[u8; 16]]) -> (usize, FletcherLimbs) {
-    let (vectors, _) = words.as_flattened().as_chunks::<32>();
-    let mut lanes = Lanes256::zero();
-    for vector in vectors {
-        lanes.add(load256(vector));
-    }
-    (vectors.len() * 2, lanes.join())
-}
-
 type Both256 = (Lanes256, __m256i);
 
 /// One block's sums are in vectors at a time: of two there would be too few of the 16.
 #[target_feature(enable = "avx2")]
-fn fletcher_and_xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherLimbs, u64); ABREAST] {
+fn fletcher_and_xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherColumns, u64); ABREAST] {
     const TURN_BYTES: usize = 64 * TURN;
     let mut sums = [(Lanes256::zero(), _mm256_setzero_si256()); ABREAST];
     for first in (0..PAGE_SIZE).step_by(TURN_BYTES) {
@@ -385,7 +285,7 @@ fn fletcher_and_xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(Fletc
 }
 
 #[target_feature(enable = "avx2")]
-fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE], is_followed: bool) -> (FletcherLimbs, u64) {
+fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE], is_followed: bool) -> (FletcherColumns, u64) {
     let zero = (Lanes256::zero(), _mm256_setzero_si256());
     of_lanes256(if is_followed { with_vectors::<true>(zero, block) } else { with_vectors::<false>(zero, block) })
 }
@@ -393,20 +293,20 @@ fn fletcher_and_xor64_avx2(block: &[u8; PAGE_SIZE], is_followed: bool) -> (Fletc
 #[target_feature(enable = "avx2")]
 #[inline]
 fn with_vectors<const ASKS: bool>((mut fletcher, mut xor): Both256, bytes: &[u8]) -> Both256 {
-    for vector in bytes.as_chunks::<32>().0 {
+    for [one, two] in bytes.as_chunks::<32>().0.as_chunks::<2>().0 {
         if ASKS {
-            prefetch_ahead_of(vector.as_ptr());
+            prefetch_ahead_of(one.as_ptr());
         }
-        let vector = load256(vector);
-        fletcher.add(vector);
-        xor = _mm256_xor_si256(xor, vector);
+        let pair = [load256(one), load256(two)];
+        fletcher.add(pair);
+        xor = _mm256_xor_si256(xor, _mm256_xor_si256(pair[0], pair[1]));
     }
     (fletcher, xor)
 }
 
 #[target_feature(enable = "avx2")]
-fn of_lanes256((fletcher, xor): Both256) -> (FletcherLimbs, u64) {
-    (fletcher.join(), lanes256(xor).into_iter().fold(0, |x, y| x ^ y))
+fn of_lanes256((fletcher, xor): Both256) -> (FletcherColumns, u64) {
+    (fletcher.columns(), lanes256(xor).into_iter().fold(0, |x, y| x ^ y))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@ use super::*;
 use crate::sums::{FLETCHER_SEGMENT, xor64_portable};
 use proptest::prelude::*;
 
-/// The limb sums by definition: every value of A is added to B.
-fn limbs_by_definition(words: &[[u8; 16]]) -> FletcherLimbs {
-    let mut sums = FletcherLimbs { a: [0; 4], b: [0; 4] };
+/// The column sums by definition: every value of A is added to B.
+fn columns_by_definition(words: &[[u8; 16]]) -> FletcherColumns {
+    let mut sums = FletcherColumns { a: [0; 2], b: [0; 2] };
     for word in words {
-        for (l, limb) in word.as_chunks::<4>().0.iter().enumerate() {
-            sums.a[l] += u64::from(u32::from_le_bytes(*limb));
-            sums.b[l] += sums.a[l];
+        for (c, column) in word.as_chunks::<8>().0.iter().enumerate() {
+            sums.a[c] += u128::from(u64::from_le_bytes(*column));
+            sums.b[c] += sums.a[c];
         }
     }
     sums
@@ -16,19 +16,20 @@ fn limbs_by_definition(words: &[[u8; 16]]) -> FletcherLimbs {
 
 fn check(bytes: &[u8]) {
     let words = bytes.as_chunks::<16>().0;
+    let words = &words[..words.len().min(FLETCHER_SEGMENT)];
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the feature was detected on the line above.
-        let (xor, (done, limbs)) = unsafe { (xor64_avx512(bytes), fletcher_avx512(words)) };
+        let (xor, (done, columns)) = unsafe { (xor64_avx512(bytes), fletcher_avx512(words)) };
         assert_eq!(xor, xor64_portable(bytes));
-        assert!(words.len() - done < 4);
-        assert_eq!(limbs, limbs_by_definition(&words[..done]));
+        assert!(words.len() - done < 8);
+        assert_eq!(columns, columns_by_definition(&words[..done]));
     }
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the feature was detected on the line above.
-        let (xor, (done, limbs)) = unsafe { (xor64_avx2(bytes), fletcher_avx2(words)) };
+        let (xor, (done, columns)) = unsafe { (xor64_avx2(bytes), fletcher_avx2(words)) };
         assert_eq!(xor, xor64_portable(bytes));
-        assert!(words.len() - done < 2);
-        assert_eq!(limbs, limbs_by_definition(&words[..done]));
+        assert!(words.len() - done < 4);
+        assert_eq!(columns, columns_by_definition(&words[..done]));
     }
 }
 
@@ -46,13 +47,13 @@ proptest! {
 /// The largest sums there can be: nothing overflows (the tests run with overflow checks; vectors are compared).
 #[test]
 fn longest_segment_of_all_ones() {
-    check(&vec![0xff; FLETCHER_SEGMENT * 16]);
+    check(&[0xff; FLETCHER_SEGMENT * 16]);
 }
 
 /// Of every vector width that the CPU has, both sums of one block and of several, as by definition.
 fn check_blocks(blocks: &[[u8; PAGE_SIZE]; ABREAST]) {
     let expected: [_; ABREAST] =
-        std::array::from_fn(|at| (limbs_by_definition(blocks[at].as_chunks::<16>().0), xor64_portable(&blocks[at])));
+        std::array::from_fn(|at| (columns_by_definition(blocks[at].as_chunks::<16>().0), xor64_portable(&blocks[at])));
     let each = blocks.each_ref();
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the feature was detected on the line above.

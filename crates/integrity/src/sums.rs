@@ -116,7 +116,7 @@ pub fn fletcher256_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]], mut take: impl Fn
         {
             ask_for_starts(&next[..next.len().min(simd::ABREAST)]);
             if let Some(each) = simd::fletcher_and_xor64_each(some) {
-                each.into_iter().for_each(|(limbs, xor)| take(Fletcher::of_block(&limbs), xor));
+                each.into_iter().for_each(|(columns, xor)| take(Fletcher::of_block(&columns), xor));
                 first += simd::ABREAST;
                 continue;
             }
@@ -132,8 +132,8 @@ pub fn fletcher256_and_xor64_each(blocks: &[&[u8; PAGE_SIZE]], mut take: impl Fn
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is asked for"))]
 fn fletcher256_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> ([u8; 32], u64) {
     #[cfg(target_arch = "x86_64")]
-    if let Some((limbs, xor)) = simd::fletcher_and_xor64(block, is_followed) {
-        return (Fletcher::of_block(&limbs), xor);
+    if let Some((columns, xor)) = simd::fletcher_and_xor64(block, is_followed) {
+        return (Fletcher::of_block(&columns), xor);
     }
     (fletcher256(block), xor64(block))
 }
@@ -148,8 +148,9 @@ pub(crate) struct Fletcher {
     b: u128,
 }
 
-/// Words per call of the fast code: its 64-bit limb sums stay below 2^32 · n(n+1)/2 < 2^62.
-pub(crate) const FLETCHER_SEGMENT: usize = 1 << 15;
+/// Words per call of the fast code, those of a page. Sums of upper 16 bits stay below 2^16 · n(n+1)/2 < 2^32 by far, and with what is below these,
+/// n(n+1)/2 < 2^16 times 2^48, a sum never has as much as 2^64 to itself.
+pub(crate) const FLETCHER_SEGMENT: usize = PAGE_SIZE / WORD;
 
 /// x + y modulo 2^128 − 1, with all ones as a second name of zero.
 #[inline]
@@ -171,8 +172,8 @@ impl Fletcher {
     pub(crate) fn add_words(&mut self, words: &[[u8; 16]]) {
         for segment in words.chunks(FLETCHER_SEGMENT) {
             #[cfg(target_arch = "x86_64")]
-            if let Some((done, limbs)) = simd::fletcher_limbs(segment) {
-                self.add_limbs(done, &limbs);
+            if let Some((done, columns)) = simd::fletcher_columns(segment) {
+                self.add_columns(done, &columns);
                 self.add_words_portable(&segment[done..]);
                 continue;
             }
@@ -196,23 +197,22 @@ impl Fletcher {
         }
     }
 
-    /// Appends `words` words whose own sums, started from zero, are given as four limbs of weight 2^(32·l) each.
+    /// Appends `words` words whose own sums, started from zero, are given.
     #[cfg(target_arch = "x86_64")]
-    fn add_limbs(&mut self, words: usize, limbs: &simd::FletcherLimbs) {
-        // A limb is below 2^64, so turning it left by 32·l is multiplying it by 2^(32·l) modulo 2^128 − 1.
-        let value = |limbs: &[u64; 4]| {
-            (0u32..).zip(limbs).fold(0, |sum, (l, &limb)| add(sum, u128::from(limb).rotate_left(32 * l)))
-        };
+    #[inline]
+    fn add_columns(&mut self, words: usize, columns: &simd::FletcherColumns) {
+        // Turning left by 64 is multiplying by 2^64 modulo 2^128 − 1.
+        let value = |[low, high]: [u128; 2]| add(low, high.rotate_left(64));
         self.b = add(self.b, mul(self.a, words as u64));
-        self.a = add(self.a, value(&limbs.a));
-        self.b = add(self.b, value(&limbs.b));
+        self.a = add(self.a, value(columns.a));
+        self.b = add(self.b, value(columns.b));
     }
 
-    /// The Fletcher-256 of a block whose limb sums are known.
+    /// The Fletcher-256 of a block whose column sums are known.
     #[cfg(target_arch = "x86_64")]
-    fn of_block(limbs: &simd::FletcherLimbs) -> [u8; 32] {
+    fn of_block(columns: &simd::FletcherColumns) -> [u8; 32] {
         let mut state = Fletcher::default();
-        state.add_limbs(PAGE_SIZE / WORD, limbs);
+        state.add_columns(PAGE_SIZE / WORD, columns);
         state.digest()
     }
 
