@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::tally::{self, LANES, WEIGHTS, Weights};
-use super::{CRC64_OF_ZEROS, Delta, Keys, ROLLING_BLOCK, each_word};
+use super::{CRC64_OF_ZEROS, Delta, Keys, ROLLING_BLOCK, WORDS, each_word};
 use crate::crc::{CRC32C_OF_ZEROS, POLY};
 
 /// The polynomial without x^0, its 65 bits moved up by none: x^64 at bit 0.
@@ -109,6 +109,40 @@ pub(super) fn crc64_of_folded(folded: __m128i) -> u64 {
 pub(super) fn crc32c_of_folded(folded: __m128i) -> u32 {
     let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(folded) as u64) as u32;
     CRC32C_OF_ZEROS ^ first ^ _mm_extract_epi32::<2>(folded) as u32
+}
+
+/// The front of a block, whose CRC-32C is taken by the processor's instruction for it while the rest is folded: that does eight bytes a cycle, but the
+/// next ones of the same sum two cycles later, so that there are four streams of `STREAM` words, one behind the other.
+pub(super) struct Crc32cOfFront<'a, const STREAM: usize> {
+    words: &'a [[u8; 8]; WORDS],
+    sums: [u64; 4],
+}
+
+impl<'a, const STREAM: usize> Crc32cOfFront<'a, STREAM> {
+    #[inline]
+    pub(super) fn new(block: &'a [u8; ROLLING_BLOCK]) -> Self {
+        const { assert!(4 * STREAM < WORDS) };
+        let (words, _) = block.as_chunks::<8>();
+        Crc32cOfFront { words: words.try_into().expect("a block is so many words"), sums: [0; 4] }
+    }
+
+    /// Appends word `at` of each stream to it.
+    #[target_feature(enable = "sse4.2")]
+    #[inline]
+    pub(super) fn add(&mut self, at: usize) {
+        for (stream, sum) in self.sums.iter_mut().enumerate() {
+            *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(self.words[(stream * STREAM + at) % WORDS]));
+        }
+    }
+
+    /// The same as the front, as [`crc32c_of_folded`] has it: the sum of a stream stands for it where the first bytes behind it are.
+    #[target_feature(enable = "pclmulqdq,avx2")]
+    #[inline]
+    pub(super) fn folded(&self, keys: &Keys) -> __m128i {
+        (1..)
+            .zip(self.sums)
+            .fold(_mm_setzero_si128(), |wide, (stream, sum)| _mm_xor_si128(wide, product(keys[stream * STREAM], sum)))
+    }
 }
 
 #[target_feature(enable = "pclmulqdq,avx2")]

@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use super::x86::{crc32c_of_folded, crc64_of_folded, has};
+use super::x86::{Crc32cOfFront, crc32c_of_folded, crc64_of_folded, has};
 use super::{Keys, ROLLING_BLOCK, WORDS};
 use crate::simd::prefetch_ahead_of;
 
@@ -19,6 +19,10 @@ type Block = [u8; ROLLING_BLOCK];
 pub(super) const ROW: usize = 32;
 /// Rows that are in the CRC's vectors at a time, of all blocks together: as many as it takes for multiplications not to wait for each other.
 pub(super) const FOLDED_ROWS: usize = 8;
+/// For a CRC-32C: rows of the front of a block, of which it is taken by the processor's instruction for it, and words of each of its streams beside
+/// [`FOLDED_ROWS`] rows of the rest.
+const FRONT_ROWS: usize = 64;
+const WORDS_BESIDE: usize = 8;
 
 #[inline]
 pub(super) fn has_vectors() -> bool {
@@ -66,53 +70,66 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn crc64_avx2(keys: &Keys, block: &Block) -> u64 {
-    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
+    let [folded] = folded::<1, FOLDED_ROWS, 0>(keys, &[block], |_, _| {}, |_| {});
     crc64_of_folded(folded)
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn crc32c_avx2(keys: &Keys, block: &Block) -> u32 {
-    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |_, _| {});
-    crc32c_of_folded(folded)
+    let mut front = Crc32cOfFront::<{ FRONT_ROWS }>::new(block);
+    let [folded] = folded::<1, FOLDED_ROWS, FRONT_ROWS>(
+        keys,
+        &[block],
+        |_, _| {},
+        |group| {
+            for word in 0..WORDS_BESIDE {
+                front.add(WORDS_BESIDE * group + word);
+            }
+        },
+    );
+    crc32c_of_folded(_mm_xor_si128(folded, front.folded(keys)))
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn each_avx2(keys: &Keys, blocks: &[&Block; FOLDED_ROWS]) -> [u64; FOLDED_ROWS] {
-    folded::<FOLDED_ROWS, 1>(keys, blocks, |_, _| {}).map(|folded| crc64_of_folded(folded))
+    folded::<FOLDED_ROWS, 1, 0>(keys, blocks, |_, _| {}, |_| {}).map(|folded| crc64_of_folded(folded))
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn followed_avx2(keys: &Keys, block: &Block) -> u64 {
-    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, _| {
+    let ask = |at: usize, _| {
         if at.is_multiple_of(64 / ROW) {
             prefetch_ahead_of(block[at * ROW..].as_ptr());
         }
-    });
+    };
+    let [folded] = folded::<1, FOLDED_ROWS, 0>(keys, &[block], ask, |_| {});
     crc64_of_folded(folded)
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 fn copied_avx2(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
     let to = to.as_chunks_mut::<ROW>().0;
-    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[from], |at, row| {
+    let store = |at: usize, row| {
         // SAFETY: a row of `to` is 32 writable bytes, and the store has no demand on alignment.
         unsafe { _mm256_storeu_si256(to[at].as_mut_ptr().cast(), row) }
-    });
+    };
+    let [folded] = folded::<1, FOLDED_ROWS, 0>(keys, &[from], store, |_| {});
     crc64_of_folded(folded)
 }
 
 /// What the CRCs of `N` blocks follow from: 128 bits that are the same as the block times x^64, modulo the polynomial whose keys these are. The blocks
 /// are read side by side, `ROWS` rows of 32 bytes of each at a time; `see` gets each row, with its number, while multiplications are on
-/// their way. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is added, until only the last
+/// their way, and `beside` the number of each `ROWS` rows that are. What lies before row `FIRST` is left out. The CRC is folded: what a vector stands for moves on by the vectors' rows, and the row that lies there is added, until only the last
 /// rows are left; these are multiplied by their keys, as changes are.
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
 #[inline]
-pub(super) fn folded<const N: usize, const ROWS: usize>(
+pub(super) fn folded<const N: usize, const ROWS: usize, const FIRST: usize>(
     keys: &Keys,
     blocks: &[&Block; N],
     mut see: impl FnMut(usize, __m256i),
+    mut beside: impl FnMut(usize),
 ) -> [__m128i; N] {
-    const { assert!(N * ROWS == FOLDED_ROWS) };
+    const { assert!((ROLLING_BLOCK / ROW - FIRST).is_multiple_of(ROWS)) };
     let mut read = |block: &Block, at: usize| {
         // SAFETY: a row of `block` is 32 readable bytes, and the load has no demand on alignment.
         let row = unsafe { _mm256_loadu_si256(block.as_chunks::<ROW>().0[at].as_ptr().cast()) };
@@ -127,10 +144,12 @@ pub(super) fn folded<const N: usize, const ROWS: usize>(
     // The first rows are where they begin: nothing is multiplied.
     for (block, folded) in blocks.iter().zip(&mut folded) {
         for (of, folded) in folded.iter_mut().enumerate() {
-            *folded = read(block, of);
+            *folded = read(block, FIRST + of);
         }
     }
-    for at in (ROWS..ROLLING_BLOCK / ROW).step_by(ROWS) {
+    beside(0);
+    for (group, at) in (FIRST + ROWS..ROLLING_BLOCK / ROW).step_by(ROWS).enumerate() {
+        beside(group + 1);
         for (block, folded) in blocks.iter().zip(&mut folded) {
             for (of, folded) in folded.iter_mut().enumerate() {
                 *folded = multiplied(*folded, onward, read(block, at + of));

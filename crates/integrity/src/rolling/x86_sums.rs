@@ -29,10 +29,11 @@ fn both(keys: &Keys, block: &Block) -> (u64, u32) {
     let zero = _mm256_setzero_si256();
     // Of the tally's lanes, those of even rows, and those of odd ones.
     let (mut a, mut b) = ([zero; 2], [zero; 2]);
-    let [folded] = folded::<1, FOLDED_ROWS>(keys, &[block], |at, row| {
+    let count = |at: usize, row| {
         a[at % 2] = _mm256_add_epi32(a[at % 2], row);
         b[at % 2] = _mm256_add_epi32(b[at % 2], a[at % 2]);
-    });
+    };
+    let [folded] = folded::<1, FOLDED_ROWS, 0>(keys, &[block], count, |_| {});
     let lanes = _mm256_add_epi32(weighed(&tally::ALPHA, a), weighed(&tally::BETA, b));
     let fours = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
     let pairs = _mm_add_epi32(fours, _mm_shuffle_epi32::<0b01_00_11_10>(fours));
