@@ -177,7 +177,7 @@ struct Way {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn ways() -> [Way; 9] {
+fn ways() -> [Way; 10] {
     fn crc64(name: &'static str, words: usize, sum: fn(&Keys, &Block) -> Option<u64>) -> Way {
         Way { name, words, stream: 0, keys: &KEYS, judge: |block| crc64_by_library(block), sum }
     }
@@ -190,6 +190,7 @@ fn ways() -> [Way; 9] {
         crc64("narrow, copied", 32, |keys, block| x86_narrow::copied(keys, block, &mut [0; ROLLING_BLOCK])),
         crc64("narrow, side by side", 4, |keys, block| abreast(x86_narrow::each, keys, block)),
         crc64("wide", 64, x86_blocks::crc64),
+        crc64("wide, followed", 64, x86_blocks::crc64_of_followed),
         crc64("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK])),
         crc64("wide, side by side", 8, |keys, block| abreast(x86_blocks::each, keys, block)),
         crc32c("narrow, CRC-32C", 32, 64, |keys, block| x86_narrow::crc32c(keys, block).map(u64::from)),

@@ -7,6 +7,7 @@ use std::arch::x86_64::*;
 
 use super::x86::{Crc32cOfFront, crc32c_of_folded, crc64_of_folded, has};
 use super::{Keys, ROLLING_BLOCK, WORDS};
+use crate::simd::prefetch_ahead_of;
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -29,6 +30,13 @@ fn has_vectors() -> bool {
 pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
     // SAFETY: the features were detected.
     has_vectors().then(|| unsafe { crc64_avx512(keys, block) })
+}
+
+/// The same if the block behind it in memory is summed next: that is asked for on the way.
+#[inline]
+pub(super) fn crc64_of_followed(keys: &Keys, block: &Block) -> Option<u64> {
+    // SAFETY: the features were detected.
+    has_vectors().then(|| unsafe { followed_avx512(keys, block) })
 }
 
 /// The CRC-32C of a block.
@@ -59,6 +67,13 @@ pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64;
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 fn crc64_avx512(keys: &Keys, block: &Block) -> u64 {
     let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], |_, _| {}, |_| {});
+    crc64_of_folded(folded)
+}
+
+#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
+fn followed_avx512(keys: &Keys, block: &Block) -> u64 {
+    let ask = |at: usize, _| prefetch_ahead_of(block.as_chunks::<64>().0[at].as_ptr());
+    let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], ask, |_| {});
     crc64_of_folded(folded)
 }
 
