@@ -9,20 +9,24 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use holdfast_integrity::{Algorithm, Checksum, crc64, crc64_combine, identity_mix, merge_page, xor64};
+use holdfast_integrity::{
+    Algorithm, Checksum, crc32c, crc64, crc64_combine, crc64_each, fletcher256, identity_mix, merge_page, xor64,
+};
 
 const BLOCK: usize = 4096;
 const L2_BLOCKS: usize = 32;
 const ROUNDS: usize = 31;
+/// Divides the number of blocks.
+const EIGHT: usize = 8;
 
 type Block = [u8; BLOCK];
 
 /// Something done to a block; the number only keeps the work from being optimised away.
-type Work = Box<dyn FnMut(usize, &Block) -> u64>;
+type Work<'a> = Box<dyn FnMut(usize, &Block) -> u64 + 'a>;
 
-fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work)> {
+fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work<'_>)> {
     let mut copies = vec![[1u8; BLOCK]; blocks.len()];
-    let mut list: Vec<(&'static str, Work)> = vec![(
+    let mut list: Vec<(&'static str, Work<'_>)> = vec![(
         "memcpy",
         Box::new(move |i, block| {
             let copy = &mut copies[i];
@@ -37,6 +41,20 @@ fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work)> {
     }
     list.push(("xor64 (plain fn)", Box::new(|_, block| xor64(block))));
     list.push(("crc64 (plain fn)", Box::new(|_, block| crc64(block))));
+    list.push(("crc32c (plain fn)", Box::new(|_, block| crc32c(block).into())));
+    list.push(("fletcher (plain fn)", Box::new(|_, block| fletcher256(block)[0].into())));
+    // As a pool verifies pages: it knows which block is next.
+    list.push((
+        "crc64, eight in turn",
+        Box::new(|i, _| {
+            let mut sums = [0; EIGHT];
+            if i % EIGHT == 0 {
+                let eight: [&Block; EIGHT] = std::array::from_fn(|of| &blocks[i + of]);
+                crc64_each(&eight, &mut sums);
+            }
+            sums[0]
+        }),
+    ));
     let (fragment, mut page) = ([7u8; 512], [0u8; BLOCK]);
     let with = Algorithm::Crc64Nvme;
     let fragment_sum = with.sum(&fragment);
