@@ -142,7 +142,7 @@ pub struct CacheStatus {
     /// Attributes of objects found corrupt in memory, and made anew from their twin, or read again.
     pub attributes_renewed: u64,
     /// Operations found corrupt in memory: records of the operation log, read of its twin, and what the intent log was to have, in whose place a
-    /// recovery point was made. Sets of what has changed, made anew, and numbers about objects and the log, put right, count as well.
+    /// recovery point was made. Sets of what has changed and lists of free frames, made anew, and numbers about objects and the log, put right, count as well.
     pub operations_renewed: u64,
     /// Changed pages found corrupt in memory, which so were not stored.
     pub pages_lost: u64,
@@ -215,7 +215,7 @@ impl Cache {
             pages_renewed: state.renewed,
             scribbles: state.scribbles,
             attributes_renewed: state.attributes_renewed,
-            operations_renewed: state.operations_renewed,
+            operations_renewed: state.operations_renewed + self.arena.free_lists_rebuilt(),
             pages_lost: state.errors,
             pages_bad: state.bad_pages(),
             page_hits: self.counters.hits.get(),

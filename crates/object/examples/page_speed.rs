@@ -1,4 +1,5 @@
-//! How long pages of a pool take that come from DRAM: to verify them before they are written, and to take bytes into their frames.
+//! How long pages of a pool take that come from DRAM: to verify them before they are written, and to take bytes into their frames. And how long
+//! it takes to get a free frame and to give it back.
 //!
 //! `cargo run --release -p holdfast-object --example page_speed`
 //!
@@ -115,7 +116,28 @@ fn receive(frames: &mut [FrameMut], asks: bool, take: impl Fn(&mut FrameMut)) {
     }
 }
 
+/// A frame that was given back just now, and a list of many that the processor's cache has forgotten.
+fn get_frames() -> std::io::Result<()> {
+    let [few, many] = [16, FRAMES as u32].map(|frames| Arena::new(frames, 4096));
+    let (few, many) = (few?, many?);
+    let mut frames: Vec<FrameMut> = std::iter::from_fn(|| many.allocate()).collect();
+    shuffle(&mut frames);
+    drop(frames);
+    println!("got and given back:");
+    let ways: [Way<'_, ()>; 2] = [
+        ("one frame again and again", &|windows| windows.iter().for_each(|()| drop(black_box(few.allocate())))),
+        ("frames anywhere in memory", &|windows| {
+            let frames: Vec<_> = windows.iter().map_while(|()| many.allocate()).collect();
+            // Kept back: the next ones are others.
+            std::mem::forget(frames);
+        }),
+    ];
+    measure(&mut [(); FRAMES], &ways);
+    Ok(())
+}
+
 fn main() -> std::io::Result<()> {
+    get_frames()?;
     for (order, is_random) in [("in the order of memory", false), ("anywhere in memory", true)] {
         let arena = Arena::new(FRAMES as u32, 4096)?;
         let mut frames: Vec<FrameMut> = std::iter::from_fn(|| arena.allocate()).collect();

@@ -32,18 +32,20 @@ use rustix::mm::{MapFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::PAGE_SIZE;
 pub use flip::PAGE_BITS;
-use free::FrameLists;
+use free::{FrameLists, TIME_MAX_NS};
 pub use metadata::{MetadataFrame, changing, tell_aim};
 pub use seal::{PageMismatch, PageSeal};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"HFARENA1");
 const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 const NO_FRAME: u32 = u32::MAX;
+/// In the place of the time since when a page is in memory: nobody has said so yet.
+const UNSAID: u64 = 1;
 const PUBLISHED: u8 = 1;
 /// Published, and nobody has verified it since it came from the device: its first reader goes by the strong checksum.
 const FORWARDED: u8 = 2;
@@ -81,7 +83,7 @@ struct Header {
 struct Descriptor {
     references: AtomicU32,
     generation: AtomicU32,
-    next_free: AtomicU32,
+    _rest: u32,
     /// Algorithm of the checksum in the [`PageRef`].
     fast: AtomicU8,
     /// Algorithm of `strong_bytes`, written after them.
@@ -90,7 +92,8 @@ struct Descriptor {
     is_twin: AtomicU8,
     /// Whether a page is published in the frame: [`PUBLISHED`], [`FORWARDED`], or 0.
     published: AtomicU8,
-    /// When the page came into memory, in nanoseconds of the cache's clock, where that counts; 0 if nobody has said so yet.
+    /// When the page came into memory, in nanoseconds of the cache's clock, where that counts, or [`UNSAID`]. Of a free frame its link
+    /// ([`free`]), and 0 of one that was never used.
     since_ns: AtomicU64,
     /// A strong checksum; of a page of metadata, which has none, whose page it is.
     strong_bytes: [AtomicU64; 4],
@@ -112,6 +115,8 @@ pub struct Arena {
     memory: OwnedFd,
     /// Locks the frames of metadata, if anything is locked in this process.
     lock: Option<Region>,
+    /// Held by whoever makes a list of free frames anew, and how often that was.
+    rebuilding: Mutex<u64>,
 }
 
 // SAFETY: all shared state behind `base` is atomic, or bytes of a frame, which only a unique `FrameMut` writes and only
@@ -150,8 +155,9 @@ impl Arena {
             )?
         };
         let base = base.cast::<u8>();
+        let (lock, rebuilding) = (None, Mutex::new(0));
         let mut arena =
-            Arena { base, bytes, frames, all_frames, log_offset, log_bytes, frames_offset, memory, lock: None };
+            Arena { base, bytes, frames, all_frames, log_offset, log_bytes, frames_offset, memory, lock, rebuilding };
         // SAFETY: the mapping is at least a page, page-aligned, zeroed, and not yet shared.
         unsafe {
             arena.base.cast::<Header>().write(Header {
@@ -163,7 +169,7 @@ impl Arena {
                 free_count: AtomicU64::new(u64::from(frames)),
                 twins: AtomicU64::new(0),
                 with_memory: AtomicU64::new(0),
-                lists: [FrameLists::new(0, frames), FrameLists::new(frames + 1, all_frames)],
+                lists: [FrameLists::new(0), FrameLists::new(frames + 1)],
             });
         }
         arena.lock_metadata()?;
@@ -281,7 +287,7 @@ impl FrameMut {
         let (fast, strong) = if is_fast { (sums.memory, sums.strong) } else { (Checksum::none(), sums.memory) };
         descriptor.fast.store(fast.algorithm().id(), Ordering::Relaxed);
         descriptor.set_strong(strong);
-        descriptor.since_ns.store(0, Ordering::Relaxed);
+        descriptor.since_ns.store(UNSAID, Ordering::Relaxed);
         descriptor.seal.store(0, Ordering::Relaxed);
         let by_strong = sums.is_forwarded && sums.strong.algorithm() != Algorithm::None;
         assert!(is_fast || !by_strong, "a page has room for one strong checksum");
@@ -388,12 +394,16 @@ impl PinnedPage {
     /// another place gets, too: what was in memory for long can have been hit for long.
     pub fn set_since(&self, now_ns: u64) {
         let since = &self.arena.descriptor(self.page.frame).since_ns;
-        let _known = since.compare_exchange(0, now_ns.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        let now_ns = now_ns.clamp(UNSAID + 1, TIME_MAX_NS);
+        let _known = since.compare_exchange(UNSAID, now_ns, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// See [`PinnedPage::set_since`].
+    /// See [`PinnedPage::set_since`]; 0 if nobody has said so yet.
     pub fn since_ns(&self) -> u64 {
-        self.arena.descriptor(self.page.frame).since_ns.load(Ordering::Relaxed)
+        match self.arena.descriptor(self.page.frame).since_ns.load(Ordering::Relaxed) {
+            UNSAID => 0,
+            since_ns => since_ns,
+        }
     }
 
     /// This reader goes by the strong checksum, if there is one.
@@ -547,6 +557,21 @@ mod tests {
         drop(page);
         let page = arena.allocate().unwrap().publish(Checksum::none());
         assert_eq!(page.sums(), PageSums::of(Checksum::none()), "the next page has none");
+    }
+
+    #[test]
+    fn a_page_has_the_time_that_was_said_first() {
+        // Of a clock that begins in 1970, too.
+        for now_ns in [7, 1_800_000_000_000_000_000] {
+            let arena = Arena::new(1, 0).unwrap();
+            let page = arena.allocate().unwrap().publish(Checksum::none());
+            assert_eq!(page.since_ns(), 0);
+            page.set_since(now_ns);
+            page.set_since(now_ns + 1);
+            assert_eq!(page.since_ns(), now_ns);
+            drop(page);
+            assert_eq!(arena.allocate().unwrap().publish(Checksum::none()).since_ns(), 0);
+        }
     }
 
     #[test]
