@@ -407,6 +407,12 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
+    /// Whether blocks were met that have no good copy: since it was mounted, or opened for this, or by its last scrub.
+    fn has_losses(&self) -> bool {
+        self.figures.as_ref().is_some_and(|figures| figures.blocks_unrepaired > 0)
+            || self.scrub.as_ref().is_some_and(ScrubReport::has_losses)
+    }
+
     /// Whether somebody has to see to it: a failure now may lose what was answered, it has failed and takes no changes, nobody serves its mount, or
     /// something has to be written again.
     pub(crate) fn is_unwell(&self) -> bool {
@@ -415,7 +421,7 @@ impl StoreReport {
             Condition::Abandoned | Condition::NotAnswering | Condition::WithoutLog => false,
             Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
         };
-        let is_stored = self.pages_bad() == 0;
+        let is_stored = self.pages_bad() == 0 && !self.has_losses();
         self.is_unprotected() || self.latched || !is_served || !is_stored
     }
 
@@ -661,7 +667,10 @@ mod tests {
         for part in ["/m  (/s)", "READ-ONLY", "block 9", "2.34 MiB of 3.91 MiB used, 1008 KiB available", "3 CORRUPT"] {
             assert!(words.contains(part), "{part}: {words}");
         }
-        assert_eq!(report.figures.unwrap().uuid, "abababab-abab-abab-abab-abababababab");
+        assert_eq!(report.figures.as_ref().unwrap().uuid, "abababab-abab-abab-abab-abababababab");
+        assert!(report.is_unwell(), "it has corrupt blocks");
+        report.figures.as_mut().unwrap().blocks_unrepaired = 0;
+        assert!(!report.is_unwell());
     }
 
     /// As many deletions at once as there can be, and paths as long as they can be.

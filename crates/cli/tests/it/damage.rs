@@ -52,7 +52,9 @@ fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
     let error = fs::read(rig.path("m/d/letter-to-find")).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(5), "EIO, and not {error}");
     fs::read(rig.path("m/d/letter-to-find")).unwrap_err();
-    let status = rig.run(["status", "m", "--json"]).exits(0).json();
+    assert!(rig.run(["status", "m"]).exits(3).out.contains("1 CORRUPT since it was mounted"));
+    rig.run(["status", "--metrics", "m"]).exits(3);
+    let status = rig.run(["status", "m", "--json"]).exits(3).json();
     assert_eq!(status["blocks_unrepaired"], 1, "blocks are counted, not reads: {status}");
     let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
     let told: Vec<&str> = log.lines().filter(|line| line.contains("a block has no good copy")).collect();
@@ -66,6 +68,9 @@ fn a_flipped_bit_in_a_file_is_named_and_never_returned() {
     assert!(fs::read(rig.path("m/d/letter-to-find")).unwrap() == letter());
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    rig.run(["status", "m"]).exits(0);
+    rig.run(["unmount", "m"]).exits(0);
 }
 
 #[test]
