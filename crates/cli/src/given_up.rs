@@ -1,4 +1,5 @@
-//! What a mount gave up as it ended: pages of files that had gone bad in memory before they were stored, and nobody had written again.
+//! What a mount gave up as it ended: pages of files that had gone bad in memory before they were stored, and nobody had written again. And how such
+//! files are named as long as it serves them.
 
 use crate::date::utc;
 use crate::output::count;
@@ -55,10 +56,7 @@ impl GivenUp {
 
     /// And which they are: a line for each file.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
-        let more = self.files.saturating_sub(self.named.len() as u64);
-        let more =
-            (more > 0 && !self.named.is_empty()).then(|| format!("and {}", count(more, "more file", "more files")));
-        self.named.iter().map(Named::line).chain(more)
+        lines(&self.named, self.files)
     }
 
     /// For an answer that would be too long.
@@ -66,4 +64,30 @@ impl GivenUp {
         quoting::cut(&mut self.first);
         self.named.pop();
     }
+}
+
+/// Files with pages that went bad in memory before they were stored, while a mount still serves them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct NotStored {
+    pub(crate) files: u64,
+    /// The first ones.
+    pub(crate) named: Vec<Named>,
+}
+
+impl NotStored {
+    /// A line for each file.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        lines(&self.named, self.files)
+    }
+
+    /// For an answer that would be too long.
+    pub(crate) fn shorten(&mut self) {
+        self.named.pop();
+    }
+}
+
+fn lines(named: &[Named], files: u64) -> impl Iterator<Item = String> {
+    let more = files.saturating_sub(named.len() as u64);
+    let more = (more > 0 && !named.is_empty()).then(|| format!("and {}", count(more, "more file", "more files")));
+    named.iter().map(Named::line).chain(more)
 }

@@ -2,7 +2,7 @@
 
 use crate::audited::Audited;
 use crate::flashlog::report::SetReport;
-use crate::given_up::GivenUp;
+use crate::given_up::{GivenUp, NotStored};
 use crate::holder;
 use crate::output::{self, Report, count, table};
 use crate::paths::shell;
@@ -64,6 +64,9 @@ pub(crate) struct StoreReport {
     /// The last scrub of a mounted store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrub: Option<ScrubReport>,
+    /// Files of a mount with pages that went bad in memory before they were stored, and have not been written again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_stored: Option<NotStored>,
     /// What mounts before this one, or before now, could not store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_up: Option<GivenUp>,
@@ -367,6 +370,7 @@ impl StoreReport {
             flashlog: None,
             flashlog_device: None,
             scrub: None,
+            not_stored: None,
             given_up: None,
             daemon: None,
         }
@@ -378,6 +382,7 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
+            report.not_stored.as_mut().map(NotStored::shorten);
             report.given_up.as_mut().map(GivenUp::shorten);
             if let Some(set) = &mut report.flashlog {
                 [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
@@ -586,6 +591,7 @@ impl Report for StoreReport {
                     "NOT STORED",
                     format!("{pages} went bad in memory; errors until written again; `holdfast sync` has the log name the files"),
                 ));
+                rows.extend(self.not_stored.iter().flat_map(NotStored::lines).map(|line| ("", line)));
             }
         }
         if let Some(given_up) = &self.given_up {

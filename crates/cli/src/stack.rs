@@ -139,14 +139,21 @@ impl Stack {
         self.cache.store_status()
     }
 
-    /// Logs which files have pages that went bad in memory before they were stored, and gives them.
-    pub(crate) fn log_bad(&self, what: &str) -> Vec<BadFile> {
-        let files = self.cache.bad_objects().into_iter().map(|(object, pages)| {
+    /// The first of the files that have pages which went bad in memory before they were stored, and how many there are.
+    pub(crate) fn bad_files(&self, count: usize) -> (Vec<BadFile>, usize) {
+        let bad = self.cache.bad_objects();
+        let all = bad.len();
+        let files = bad.into_iter().take(count).map(|(object, pages)| {
             let path = String::from_utf8_lossy(&self.namespace.path_of(object)).into_owned();
             let known = self.cache.bad_pages(object, 0, BAD_PAGES_KNOWN).unwrap_or_default();
             BadFile { object, path, pages: pages as u64, bytes: runs_of(&known, pages), known }
         });
-        let files: Vec<BadFile> = files.collect();
+        (files.collect(), all)
+    }
+
+    /// Logs which files have pages that went bad in memory before they were stored, and gives them.
+    pub(crate) fn log_bad(&self, what: &str) -> Vec<BadFile> {
+        let (files, _) = self.bad_files(usize::MAX);
         for BadFile { path, pages, bytes, .. } in &files {
             tracing::error!(path, pages, bytes, "went bad in memory, and {what}");
         }

@@ -2,6 +2,7 @@
 
 use crate::args::Sync;
 use crate::failure::{Failure, Result};
+use crate::given_up::NotStored;
 use crate::mounts::{self, Mount};
 use crate::output::{Format, Report, count, print};
 use crate::paths::shell;
@@ -57,7 +58,9 @@ fn not_synced(mount: &Mount, error: &io::Error) -> Failure {
 fn not_stored(mount: &Mount, pages: u64, report: StoreReport) -> Failure {
     let directory = mount.directory.display();
     let pages = count(pages, "page went bad in memory and is", "pages went bad in memory and are");
+    let files = report.not_stored.iter().flat_map(NotStored::lines).collect::<Vec<_>>().join("; ");
+    let files = if files.is_empty() { files } else { format!(": {files}") };
     let log = report.daemon.and_then(|daemon| daemon.log).map(|log| format!(", which its log names: {log}"));
-    Failure::new(format!("{directory}: {pages} not on the disk; everything else is"))
+    Failure::new(format!("{directory}: {pages} not on the disk{files}; everything else is"))
         .hint(format!("write the files again{}", log.unwrap_or_default()))
 }

@@ -34,6 +34,7 @@ pub(crate) use remount::{RemountReply, RemountRequest};
 use crate::check::{CheckReply, CheckRequest};
 use crate::disks::Disks;
 use crate::failure::{Failure, Result};
+use crate::given_up::{FILES_NAMED, Named, NotStored};
 use crate::growth::{self, GrowReply};
 use crate::holder;
 use crate::options::MountOptions;
@@ -41,6 +42,7 @@ use crate::report::{CacheFigures, Condition, Daemon, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
+use crate::stack::{BadFile, Stack};
 use crate::users;
 use check::Checker;
 use given_up::Earlier;
@@ -475,6 +477,7 @@ impl State {
         if let Some(set) = &mut report.flashlog {
             self.backups.tell(set);
         }
+        report.not_stored = not_stored(stack);
         report.given_up = self.earlier.report(stack);
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
@@ -497,6 +500,12 @@ impl State {
         });
         report
     }
+}
+
+fn not_stored(stack: &Stack) -> Option<NotStored> {
+    let (bad, files) = stack.bad_files(FILES_NAMED);
+    let named = |BadFile { path, pages, bytes, .. }| Named { path, pages, bytes };
+    (files > 0).then(|| NotStored { files: files as u64, named: bad.into_iter().map(named).collect() })
 }
 
 /// A request in JSON.
