@@ -400,6 +400,18 @@ impl StoreReport {
         })
     }
 
+    /// What a mount does not protect as that is how the store was made. Nothing where it was mounted in that mode on demand, of which the
+    /// reliability model has something to say.
+    pub(crate) fn unprotected_by_store(&self) -> Option<&'static str> {
+        let figures = self.figures.as_ref()?;
+        let is_none = |mode: &str| mode == Protection::None.to_string();
+        let was_asked_for = self.daemon.as_ref().is_some_and(|daemon| daemon.protection_warning.is_some());
+        let is_so = is_none(&figures.protection) && is_none(&figures.protection_of_store) && !was_asked_for;
+        is_so.then_some(
+            "the store's own protection mode is none: contents of files are not verified, neither in memory nor on the disk; -o protection=auto takes a mode that does",
+        )
+    }
+
     /// What was found in memory to have been written to by nobody who may: blocks of the store's metadata, and pages of directories, links and
     /// attributes.
     pub(crate) fn scribbles(&self) -> u64 {

@@ -77,6 +77,7 @@ pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     if let Some(given_up) = &report.given_up {
         alarms.push(format!("GIVEN UP: {}", given_up.line()));
     }
+    alarms.extend(report.unprotected_by_store().map(|warning| format!("warning: {warning}")));
     let Some(daemon) = &report.daemon else { return alarms };
     alarms.extend(daemon.protection_warning.as_ref().map(|warning| format!("warning: {warning}")));
     if daemon.synced_pages_lost > 0 {

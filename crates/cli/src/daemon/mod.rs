@@ -163,7 +163,11 @@ pub(crate) fn serve(
         if mounting.lab {
             tracing::warn!("for the lab: its memory and its disk can be damaged on purpose");
         }
-        if let Some(what) = state.report().figures.and_then(|figures| figures.space.useless_quota()) {
+        let report = state.report();
+        if let Some(warning) = report.unprotected_by_store() {
+            tracing::warn!("{warning}");
+        }
+        if let Some(what) = report.figures.and_then(|figures| figures.space.useless_quota()) {
             tracing::warn!("{what}");
         }
         ready(&state.report())

@@ -183,7 +183,7 @@ fn the_model_decides_what_is_left_to_it() {
     assert!(ran.err.contains("\"ms\" is no unit of time; try 30s"), "{ran:?}");
 }
 
-/// As `create` does. The store's own mode was warned of when it was made.
+/// As `create` does. Of the store's own mode the model had its say when it was made: `none` is told all the same.
 #[test]
 fn a_mount_warns_of_a_mode_that_misses_the_goal() {
     if !fuse() {
@@ -201,8 +201,16 @@ fn a_mount_warns_of_a_mode_that_misses_the_goal() {
         let in_log =
             log.lines().rfind(|line| line.contains("opened by holdfast") || line.contains("by the reliability model"));
         let warning = json["daemon"]["protection_warning"].as_str().map(str::to_string);
+        let is_own = options.is_empty();
+        for told in [&said, &log.rsplit("opened by holdfast").next().unwrap().to_string()] {
+            assert_eq!(told.contains("the store's own protection mode is none: contents"), is_own, "{told}");
+        }
         match &warning {
-            None => assert!(said.is_empty() && !status.contains("does not keep") && !in_log.unwrap().contains("model")),
+            None => assert!(
+                said.lines().count() == usize::from(is_own)
+                    && !status.contains("does not keep")
+                    && !in_log.unwrap().contains("model")
+            ),
             Some(warning) => assert!(
                 said.contains(warning) && status.contains(warning) && in_log.unwrap().contains(warning),
                 "{said} {status} {log}"
