@@ -119,6 +119,8 @@ impl Report for Judged {
         ]);
         let header = format!("score at {}", time(self.residency_s));
         let width = header.len();
+        let (to_goals, goals) = (26 + width, 12 * Goal::ALL.len());
+        text.push_str(&format!("\n{:to_goals$}{:>goals$}", "", "keeps the goal for pages up to so long in memory"));
         text.push_str(&format!("\n  {:22}  {header}", "mode"));
         for goal in Goal::ALL {
             text.push_str(&format!("  {:>10}", goal.name()));

@@ -78,6 +78,13 @@ fn the_machine_at_hand_is_looked_at_and_what_is_assumed_is_said() {
     assert_eq!(report["machine"]["disk"]["from"], "assumed of a regular disk");
     let words = rig.run(["reliability"]).exits(0).out;
     assert!(words.contains(from), "{words}");
+    let headings: Vec<_> =
+        words.lines().skip_while(|line| !line.ends_with("keeps the goal for pages up to so long in memory")).collect();
+    let columns: Vec<_> = headings[1].split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+    assert_eq!(columns, ["mode", "score at 1 s", "terabyte", "petabyte", "exabyte", "zettabyte"]);
+    // The first line of them stands above its columns, and ends with them.
+    assert_eq!(headings[0].len(), headings[1].len());
+    assert!(headings[0].find("keeps") >= headings[1].find("1 s"), "{words}");
     let mode = report["recommendation"]["mode"].as_str().unwrap();
     assert!(words.contains(&format!("Recommended: {mode}")), "{words}");
     for judged in report["modes"].as_array().unwrap() {
