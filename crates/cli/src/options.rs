@@ -351,9 +351,10 @@ impl MountOptions {
                 // By what the machine at hand is taken to be: a mount is of no other. A page may wait for longer than is assumed.
                 let mut assumed = Assumed::default();
                 assumed.flush = assumed.flush.max(self.epoch_ms as f64 / 1000.0);
-                let Chosen { protection, warning, .. } = wanted.choose(&assumed);
+                let Chosen { protection, warning, machine, .. } = wanted.choose(&assumed);
                 self.protection = Some(protection);
-                self.protection_warning = warning.map(|it| it + "; -o protection=auto takes a mode that keeps it");
+                self.protection_warning =
+                    warning.map(|it| format!("{it} ({machine}); -o protection=auto takes a mode that keeps it"));
             }
             ("audit", Some(value)) => {
                 self.audit = value.parse().map_err(|error| format!("mount option audit: {error}"))?;

@@ -65,6 +65,8 @@ pub(crate) struct Chosen {
     pub(crate) reason: Option<String>,
     /// What the model says against it.
     pub(crate) warning: Option<String>,
+    /// What it says so of.
+    pub(crate) machine: String,
 }
 
 impl Wanted {
@@ -72,7 +74,8 @@ impl Wanted {
     pub(crate) fn choose(self, assumed: &Assumed) -> Chosen {
         let looked = look(assumed);
         let Looked { model, memory_from, disk_from } = &looked;
-        let by = format!("memory: {memory_from}; disk: {disk_from}");
+        let machine = format!("memory: {memory_from}; disk: {disk_from}");
+        let by = &machine;
         let goal = one_in(model.goal.name());
         let enough = match model.t_switch() {
             Residency::UpTo(seconds) => {
@@ -95,11 +98,15 @@ impl Wanted {
             Wanted::Exactly(protection) => (protection, None),
         };
         let warning = looked.against(protection, assumed.uptime);
+        // It says until when xor is enough.
+        let is_said_twice = protection == Protection::Static { strong: false } && warning.is_some();
+        let reason = reason.filter(|_| !is_said_twice);
         // Whoever has described a machine or a goal hears what comes of it.
         let is_asked = reason.is_none() && warning.is_none() && *assumed != Assumed::default();
         let uptime = time(assumed.uptime);
         let agrees = || format!("by the reliability model it keeps {goal} for pages up to {uptime} in memory; {by}");
-        Chosen { protection, reason: reason.or_else(|| is_asked.then(agrees)), warning }
+        let reason = reason.or_else(|| is_asked.then(agrees));
+        Chosen { protection, reason, warning, machine }
     }
 }
 
@@ -113,16 +120,14 @@ pub(crate) struct Looked {
 impl Looked {
     /// Where a mode misses the goal.
     fn against(&self, protection: Protection, uptime_s: f64) -> Option<String> {
-        let Looked { model, memory_from, disk_from } = self;
+        let model = &self.model;
         let when = match model.keeps_as_told(protection) {
             kept if kept.covers(uptime_s) => return None,
             Residency::Never => String::new(),
             kept => format!(" for pages more than {kept} in memory"),
         };
         let goal = one_in(model.goal.name());
-        Some(format!(
-            "by the reliability model {protection} does not keep {goal}{when} (memory: {memory_from}; disk: {disk_from})"
-        ))
+        Some(format!("by the reliability model {protection} does not keep {goal}{when}"))
     }
 }
 
@@ -207,14 +212,14 @@ mod tests {
     #[test]
     fn static_and_dynamic_are_strong_where_xor_is_never_enough() {
         for (wanted, told) in [("static", "static=strong"), ("dynamic", "dynamic=0")] {
-            let Chosen { protection, reason, warning } = chosen(wanted, Config::LowEnd);
+            let Chosen { protection, reason, warning, .. } = chosen(wanted, Config::LowEnd);
             assert_eq!((protection.to_string().as_str(), warning), (told, None));
             assert!(reason.unwrap().starts_with("xor in memory is never enough for at most one silent"), "{wanted}");
         }
         let Chosen { protection, reason, .. } = chosen("dynamic", Config::Enterprise);
         assert!(protection.switches_after().is_some_and(|after| after.as_secs() > 7 * 7 * 86400), "{protection}");
         assert!(reason.unwrap().contains("until 7.18 weeks"));
-        let Chosen { protection, reason, warning } = chosen("static", Config::Enterprise);
+        let Chosen { protection, reason, warning, .. } = chosen("static", Config::Enterprise);
         assert_eq!((protection, warning), (Protection::Static { strong: false }, None));
         assert!(reason.unwrap().starts_with("xor in memory is enough for at most one silent corruption"));
         let stable = Assumed { memory_fit: Some(Memory::of_fit(1e-12).unwrap()), ..Assumed::default() };
@@ -223,8 +228,8 @@ mod tests {
         assert!(reason.unwrap().contains("and t_switch is 136 years at most"));
         let told = Wanted::Exactly(Protection::Uniform).choose(&stable).reason.unwrap();
         assert!(told.starts_with("by the reliability model it keeps at most one silent corruption"), "{told}");
-        let fine = Chosen { protection: Protection::Uniform, reason: None, warning: None };
-        assert_eq!(Wanted::Exactly(Protection::Uniform).choose(&Assumed::default()), fine, "nothing was described");
+        let Chosen { reason, warning, .. } = Wanted::Exactly(Protection::Uniform).choose(&Assumed::default());
+        assert_eq!((reason, warning), (None, None), "nothing was described");
     }
 
     #[test]
@@ -233,9 +238,9 @@ mod tests {
             (
                 "dynamic=92",
                 Config::LowEnd,
-                Some("dynamic=92 does not keep at most one silent corruption in a zettabyte read ("),
+                Some("dynamic=92 does not keep at most one silent corruption in a zettabyte read"),
             ),
-            ("dynamic=600", Config::Consumer, Some("read for pages more than 92.4 s in memory (")),
+            ("dynamic=600", Config::Consumer, Some("read for pages more than 92.4 s in memory")),
             ("none", Config::Server, Some("none does not keep")),
             ("dynamic=90", Config::Consumer, None),
             ("static=strong", Config::LowEnd, None),
@@ -249,6 +254,12 @@ mod tests {
                 (text, warning) => assert_eq!(text.as_deref(), warning, "{wanted}"),
             }
         }
+        // What is left to the model gets a reason and a warning only where these are two things.
+        let long = |wanted: Wanted| wanted.choose(&Assumed { config: Some(Config::Consumer), ..Assumed::default() });
+        let Chosen { reason, warning, .. } = long(Wanted::Static);
+        assert!(reason.is_none() && warning.unwrap().contains("for pages more than 92.4 s"));
+        let Chosen { reason, warning, .. } = long(Wanted::Dynamic);
+        assert!(reason.unwrap().contains("until 92.4 s") && warning.unwrap().contains("weeks in memory"));
         // An easier goal.
         let easy = Assumed { goal: Goal::Terabyte, config: Some(Config::Server), ..Assumed::default() };
         assert_eq!(Wanted::Exactly(Protection::Disk).choose(&Assumed { uptime: 60.0, ..easy }).warning, None);

@@ -132,6 +132,10 @@ fn wanted(arguments: &Create) -> Wanted {
     });
     let mut chosen = arguments.protection.choose(&arguments.assumed);
     if let Some(warning) = &mut chosen.warning {
+        // Or else it stands in the reason.
+        if chosen.reason.is_none() {
+            warning.push_str(&format!(" ({})", chosen.machine));
+        }
         warning.push_str("; --protection auto takes a mode that keeps it");
     }
     Wanted { reserve: arguments.reserve, protection: Some(chosen), set }

@@ -130,6 +130,10 @@ fn the_model_decides_what_is_left_to_it() {
             assert!(made[said].as_str().is_none_or(|said| words.contains(said)), "{words}");
         }
         assert_eq!(words.contains("Warning: "), made["protection_warning"].is_string(), "{words}");
+        // What is known of the machine stands there once, and so does until when xor is enough.
+        for once in ["memory: ", "disk: ", "92.4 s"] {
+            assert!(words.matches(once).count() <= 1, "{words}");
+        }
         let said = |name: &str| made[name].as_str().unwrap_or_default().to_string();
         [said("protection"), said("protection_reason"), said("protection_warning")]
     };
@@ -173,7 +177,9 @@ fn the_model_decides_what_is_left_to_it() {
     let [protection, reason, warning] = make("static", &["--ecc", "yes", "--uptime", "1d"]);
     assert_eq!((protection.as_str(), warning.as_str()), ("static", ""));
     assert!(reason.contains("weeks; memory: with ECC, as given"), "{reason}");
-    assert!(make("static", &["--ecc", "yes"])[2].contains("weeks in memory"), "not for a year");
+    let [_, reason, warning] = make("static", &["--ecc", "yes"]);
+    assert!(reason.is_empty() && warning.contains("weeks in memory (memory: with ECC"), "not for a year: {warning}");
+    make("static", &["--config", "2", "--checksum-data", "published"]);
     // What modes cost is of no matter to one that is named.
     let ran = rig.run(["create", "s", "--force", "--protection", "uniform", "--costs", "published"]).exits(2);
     assert!(ran.err.contains("--costs has no effect but on --protection auto"), "{ran:?}");
