@@ -15,7 +15,8 @@ pub enum Kind {
     Memory,
     /// Bytes on the device are not what was written and there is no good copy, or the device failed.
     Device,
-    /// The file is in no Holdfast mount, or in one that does not offer the interface (mount option `cache=kernel`).
+    /// The file is in no Holdfast mount, or in one that does not offer the interface (mount option `cache=kernel`), or in another version, or without
+    /// what was asked for (an algorithm, appends). [`Error::words`] says which.
     Unsupported,
     /// Any other error of the system.
     System,
@@ -65,9 +66,9 @@ impl Error {
     pub fn words(&self) -> Cow<'_, str> {
         match &self.text {
             text if text.is_empty() && self.errno == libc::ENOTTY => "the file is in no Holdfast mount".into(),
-            // Nothing else of the mount's is refused without words.
+            // Nothing else of a Holdfast mount's is refused without words; what another file system means is not known.
             text if text.is_empty() && self.errno == libc::EOPNOTSUPP => {
-                "the file's mount has no checksums for programs (cache=kernel)".into()
+                "the file's mount has no checksums for programs (it has cache=kernel, or is none of Holdfast's)".into()
             }
             text if text.is_empty() => io::Error::from_raw_os_error(self.errno).to_string().into(),
             text => text.into(),
@@ -170,6 +171,8 @@ mod tests {
     fn what_is_not_offered_says_why() {
         let words = |errno| Error::from_errno(Operation::Read, 0, errno, "").words().into_owned();
         assert!(words(libc::EOPNOTSUPP).contains("cache=kernel"), "not only that an operation is not supported");
+        let other = Error::from_errno(Operation::Read, 0, libc::EOPNOTSUPP, "version 9 of the interface is not known");
+        assert_eq!(other.words(), "version 9 of the interface is not known", "nor another reason");
         assert!(words(libc::ENOTTY).contains("in no Holdfast mount"));
     }
 }

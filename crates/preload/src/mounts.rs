@@ -36,6 +36,8 @@ enum Whose {
     Others,
     /// A mount of Holdfast's that does not offer the interface.
     Refusing,
+    /// One that offers it in a version that is not known here.
+    OtherVersion,
     /// A mount of Holdfast's, whose pages have this checksum.
     Ours(Algorithm),
 }
@@ -52,12 +54,13 @@ struct Verdict {
 const SINCE_MASK: u32 = (1 << 23) - 1;
 
 impl Verdict {
-    /// One bit that says that it is one; 23 of the time, 8 of whose it is (2 + the algorithm's number), 32 of the device.
+    /// One bit that says that it is one; 23 of the time, 8 of whose it is (3 + the algorithm's number), 32 of the device.
     fn encode(self) -> u64 {
         let whose = match self.whose {
             Whose::Others => 0,
             Whose::Refusing => 1,
-            Whose::Ours(algorithm) => u64::from(algorithm.id()) + 2,
+            Whose::OtherVersion => 2,
+            Whose::Ours(algorithm) => u64::from(algorithm.id()) + 3,
         };
         1 << 63 | u64::from(self.since_s & SINCE_MASK) << 40 | whose << 32 | u64::from(self.minor)
     }
@@ -66,7 +69,8 @@ impl Verdict {
         let whose = match (word >> 32) as u8 {
             0 => Whose::Others,
             1 => Whose::Refusing,
-            number => Whose::Ours(Algorithm::parse(number - 2).ok()?),
+            2 => Whose::OtherVersion,
+            number => Whose::Ours(Algorithm::parse(number - 3).ok()?),
         };
         (word >> 63 == 1).then_some(Verdict { minor: word as u32, whose, since_s: (word >> 40) as u32 & SINCE_MASK })
     }
@@ -143,8 +147,8 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
     match whose {
         Whose::Ours(algorithm) => Some(Held { algorithm, size: status.size, minor }),
         Whose::Others => None,
-        Whose::Refusing => {
-            tell::refused(fd);
+        Whose::Refusing | Whose::OtherVersion => {
+            tell::refused(fd, whose == Whose::OtherVersion);
             None
         }
     }
@@ -164,7 +168,9 @@ fn ask(fd: c_int) -> Option<Whose> {
 fn understood(answer: Result<Algorithm>) -> Option<Whose> {
     match answer {
         Ok(algorithm) => Some(Whose::Ours(algorithm)),
-        Err(error) if error.errno == libc::EOPNOTSUPP => Some(Whose::Refusing),
+        // The mount's own refusal has no words.
+        Err(error) if error.errno == libc::EOPNOTSUPP && error.text.is_empty() => Some(Whose::Refusing),
+        Err(error) if error.errno == libc::EOPNOTSUPP => Some(Whose::OtherVersion),
         Err(error) if error.kind == Kind::Unsupported || error.errno == libc::ENOSYS => Some(Whose::Others),
         Err(_) => None,
     }
@@ -183,7 +189,9 @@ mod tests {
     #[test]
     fn verdicts_come_back() {
         assert_eq!(Verdict::decode(0), None);
-        for whose in Algorithm::ALL.into_iter().map(Whose::Ours).chain([Whose::Others, Whose::Refusing]) {
+        for whose in
+            Algorithm::ALL.into_iter().map(Whose::Ours).chain([Whose::Others, Whose::Refusing, Whose::OtherVersion])
+        {
             for (minor, since_s) in [(0, 0), (u32::MAX, SINCE_MASK), (77, 5)] {
                 let verdict = Verdict { minor, whose, since_s };
                 assert_eq!(Verdict::decode(verdict.encode()), Some(verdict));
@@ -263,12 +271,14 @@ mod tests {
 
     #[test]
     fn an_error_of_the_moment_is_no_verdict() {
-        let failed = |errno| {
+        let failed_with = |errno, text| {
             let operation = holdfast_client::Operation::Read;
-            understood(Err(holdfast_client::Error::from_errno(operation, 0, errno, "")))
+            understood(Err(holdfast_client::Error::from_errno(operation, 0, errno, text)))
         };
+        let failed = |errno| failed_with(errno, "");
         assert_eq!([libc::ENOTTY, libc::ENOSYS].map(failed), [Some(Whose::Others); 2]);
         assert_eq!(failed(libc::EOPNOTSUPP), Some(Whose::Refusing));
+        assert_eq!(failed_with(libc::EOPNOTSUPP, "version 9 of the interface is not known"), Some(Whose::OtherVersion));
         assert_eq!([libc::ENOMEM, libc::EBADF, libc::ENOTCONN, libc::EACCES].map(failed), [None; 4]);
         assert_eq!(understood(Ok(Algorithm::Crc64Nvme)), Some(Whose::Ours(Algorithm::Crc64Nvme)));
     }

@@ -63,18 +63,28 @@ fn durability_line(program: &str, process: c_int, path: &str, call: &str, blocks
     )
 }
 
-/// A file's mount does not offer the interface: said once in all programs, where it is counted.
-pub(crate) fn refused(fd: c_int) {
+/// A file's mount does not offer the interface, or in another version only: said once in all programs, where it is counted.
+pub(crate) fn refused(fd: c_int, is_other_version: bool) {
     counters::add(Counter::LeftAlone, 1);
     if counters::counted(Counter::Refused, 1) == Some(0) {
         say(|process| {
-            // It has words of its own, and needs none of the system's.
-            let refusal = Error::from_errno(Operation::Read, 0, libc::EOPNOTSUPP, "");
-            let (program, path, why) = (program(), path(fd), refusal.words());
-            format!("holdfast: {program} ({process}): {path}: nothing is verified: {why}\n")
+            format!(
+                "holdfast: {} ({process}): {}: nothing is verified: {}\n",
+                program(),
+                path(fd),
+                why(is_other_version)
+            )
         });
     }
 }
+
+fn why(is_other_version: bool) -> String {
+    let text = if is_other_version { OTHER_VERSION } else { "" };
+    // It has words of its own, and needs none of the system's.
+    Error::from_errno(Operation::Read, 0, libc::EOPNOTSUPP, text).words().into_owned()
+}
+
+const OTHER_VERSION: &str = "the file's mount and this library speak different versions of the interface for checksums";
 
 /// Given the number of this process.
 fn say(line: impl FnOnce(c_int) -> String) {
@@ -122,6 +132,12 @@ fn plain(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_says_why() {
+        assert!(why(false).contains("cache=kernel") && !why(false).contains("version"), "{}", why(false));
+        assert!(why(true).contains("different versions") && !why(true).contains("cache=kernel"), "{}", why(true));
+    }
 
     #[test]
     fn a_line_says_it_all() {

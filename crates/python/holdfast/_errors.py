@@ -49,4 +49,4 @@ class IntegrityError(_Failed):
 
 
 class UnsupportedError(_Failed):
-    """The file is in no Holdfast mount, or in one that does not offer checksums (mount option cache=kernel)."""
+    """The file is in no Holdfast mount, or in one that does not offer checksums (mount option cache=kernel), or in another version."""
