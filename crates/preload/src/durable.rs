@@ -57,7 +57,7 @@ fn followed(next: &Next, fd: c_int, name: &str) -> c_int {
 }
 
 fn tell_blocks(fd: c_int, name: &str) {
-    if mounts::file(fd).is_none() {
+    if !mounts::is_held(fd) {
         return;
     }
     // SAFETY: it was open when it was looked at; if another thread closes it now, it is the kernel that says so.

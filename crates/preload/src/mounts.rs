@@ -126,8 +126,27 @@ impl Table {
     }
 }
 
-/// What the descriptor is, if it is a regular file in a mount of Holdfast's.
+/// What the descriptor is, if it is a regular file in a mount of Holdfast's, for a call that is left to the system otherwise: if it is in one that does
+/// not offer the interface, that is counted and told.
 pub(crate) fn file(fd: c_int) -> Option<Held> {
+    let (whose, size, minor) = look(fd)?;
+    match whose {
+        Whose::Ours(algorithm) => Some(Held { algorithm, size, minor }),
+        Whose::Others => None,
+        Whose::Refusing | Whose::OtherVersion => {
+            tell::refused(fd, whose == Whose::OtherVersion);
+            None
+        }
+    }
+}
+
+/// Whether it is one in a mount that offers the interface, for a call that the system does anyway.
+pub(crate) fn is_held(fd: c_int) -> bool {
+    matches!(look(fd), Some((Whose::Ours(_), ..)))
+}
+
+/// Whose file system a regular file is in, its size, and the file system's number.
+fn look(fd: c_int) -> Option<(Whose, u64, u32)> {
     let status = sys::status(fd, sys::Age::Known)?;
     let (major, minor) = status.device;
     // FUSE has no device; disks have.
@@ -144,14 +163,7 @@ pub(crate) fn file(fd: c_int) -> Option<Held> {
             whose
         }
     };
-    match whose {
-        Whose::Ours(algorithm) => Some(Held { algorithm, size: status.size, minor }),
-        Whose::Others => None,
-        Whose::Refusing | Whose::OtherVersion => {
-            tell::refused(fd, whose == Whose::OtherVersion);
-            None
-        }
-    }
+    Some((whose, status.size, minor))
 }
 
 /// `None`: it could not be found out, and the next call asks again.

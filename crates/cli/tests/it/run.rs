@@ -459,6 +459,26 @@ fn a_mount_that_refuses_is_told_once() {
     assert_eq!(run(&[]).err, "");
 }
 
+/// The system does it in any mount: a failure leaves nothing alone that would be verified elsewhere.
+#[test]
+fn an_fsync_that_fails_in_a_mount_that_refuses_is_not_counted() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let path = rig.lab("cache=kernel,cache=16M,epoch=60000").join("f");
+    fs::write(&path, [1; 8192]).unwrap();
+    // The kernel hands down what it keeps.
+    rustix::fs::syncfs(fs::File::open(&path).unwrap()).unwrap();
+    rig.flip("/f", 1, "dirty");
+    let mut command = rig.under(["--stats"]);
+    command.args(["--", "sync"]).arg(&path);
+    let failed = ran(command).exits(1);
+    assert!(failed.err.contains("Input/output error") && !failed.err.contains("nothing is verified"), "{failed:?}");
+    let counted = stats(&failed);
+    assert_eq!((number(&counted, "refused"), number(&counted, "left_alone")), (0, 0), "{counted}");
+}
+
 /// A filter from before the program starts: reads are verified, writes are the system's, and what mappings have stored is seen and stays.
 #[test]
 fn programs_that_may_not_hand_down_what_mappings_have() {
