@@ -139,7 +139,7 @@ ssize_t holdfast_pwritev_sums(int fd, const struct iovec *vector, int count, off
 /*
  * Blocks of the file that were written, by whomever, and went bad in the mount's memory before they were stored, from block `first`
  * on, at most `count` of them, ascending. fsync(2) has told EIO, and reading them is an error, until they are written again. Gives how
- * many; -1 on error.
+ * many; -1 on error, which is about a write at the byte where the block `first` begins.
  */
 ssize_t holdfast_bad_blocks(int fd, uint64_t first, uint64_t *blocks, size_t count, struct holdfast_error *error);
 

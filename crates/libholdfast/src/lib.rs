@@ -9,7 +9,7 @@ mod types;
 
 pub use types::{HoldfastError, HoldfastFeatures};
 
-use holdfast_client::{Algorithm, Checksum, Error, File, Operation, descriptor, pieces};
+use holdfast_client::{Algorithm, BLOCK_BYTES, Checksum, Error, File, Operation, descriptor, pieces};
 use libc::{c_char, c_int, c_void, iovec, off_t, size_t, ssize_t};
 use std::ffi::CStr;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -312,10 +312,12 @@ pub unsafe extern "C" fn holdfast_bad_blocks(
     count: size_t,
     error: *mut HoldfastError,
 ) -> ssize_t {
+    // An error is about the block from which on it is asked.
+    let place = first.saturating_mul(BLOCK_BYTES as u64);
     let found = if fd < 0 {
-        Err(Error::from_errno(Operation::Write, 0, libc::EBADF, "no descriptor"))
+        Err(Error::from_errno(Operation::Write, place, libc::EBADF, "no descriptor"))
     } else if blocks.is_null() && count > 0 {
-        Err(invalid(Operation::Write, 0, "no room for the blocks"))
+        Err(Error::from_errno(Operation::Write, place, libc::EINVAL, "no room for the blocks"))
     } else {
         // SAFETY: not negative; whether it is open the kernel says.
         descriptor::bad_blocks(unsafe { BorrowedFd::borrow_raw(fd) }, first, count)
@@ -509,4 +511,30 @@ pub unsafe extern "C" fn holdfast_pwritev_sums(
 ) -> ssize_t {
     // SAFETY: passed on.
     unsafe { write(fd, vector, count, offset, algorithm, sums.cast(), error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn an_error_about_bad_blocks_is_at_the_first_of_them() {
+        let none = std::fs::File::open("/dev/null").unwrap();
+        let mut room = [0; 2];
+        for (fd, blocks, errno) in [
+            (-1, room.as_mut_ptr(), libc::EBADF),
+            (none.as_raw_fd(), std::ptr::null_mut(), libc::EINVAL),
+            (none.as_raw_fd(), room.as_mut_ptr(), libc::ENOTTY),
+        ] {
+            let mut error = std::mem::MaybeUninit::uninit();
+            // SAFETY: there is room for two blocks where there is any, and for an error.
+            assert_eq!(unsafe { holdfast_bad_blocks(fd, 3, blocks, 2, error.as_mut_ptr()) }, -1);
+            // SAFETY: a call that fails tells the error.
+            let error = unsafe { error.assume_init() };
+            assert_eq!((error.errnum, error.offset), (errno, 3 * 4096));
+            let text = error.text.map(|byte| byte as u8);
+            assert!(text.starts_with(b"write at byte 12288: "), "{}", String::from_utf8_lossy(&text));
+        }
+    }
 }
