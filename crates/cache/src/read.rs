@@ -2,10 +2,17 @@
 
 use crate::Cache;
 use crate::pages::Found;
-use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, Result, VerifiedBy};
+use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, PinnedPage, Result, VerifiedBy};
 
 /// A page in memory, known to be zero, or to be loaded.
 type Maybe = Option<PageView>;
+
+/// Tells who gets `last` that `next` comes after it.
+fn follow(last: Option<&mut Maybe>, next: &PinnedPage) {
+    if let Some(Some(PageView::Data(page))) = last {
+        *page = page.clone().followed_by(next);
+    }
+}
 
 impl Cache {
     /// See [`holdfast_object::ObjectCache::read`].
@@ -42,8 +49,16 @@ impl Cache {
                 let ahead = object.readahead.advise(first, count as u64, self.options.readahead_pages_max);
                 let end = object.attributes.size.div_ceil(PAGE_SIZE as u64);
                 // Behind what was asked: only what is neither in memory nor behind the end.
-                let ahead = (first + count as u64..(first + ahead).min(end))
-                    .take_while(|&index| matches!(object.find(index), Ok(Found::InStore)))
+                let next = first + count as u64;
+                let ahead = (next..(first + ahead).min(end))
+                    .take_while(|&index| match object.find(index) {
+                        Ok(Found::InStore) => true,
+                        Ok(Found::Page(found)) if index == next => {
+                            follow(views.last_mut(), &found);
+                            false
+                        }
+                        _ => false,
+                    })
                     .count();
                 Ok((views, wait, switched, ahead, object.version))
             })?;

@@ -2,7 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{Algorithm, Checksum, crc64_copied, crc64_each, prefetch_ahead, xor64_each};
+use holdfast_integrity::{
+    Algorithm, Checksum, crc64_copied, crc64_copied_of_followed, crc64_each, prefetch_ahead, xor64_each,
+};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -191,7 +193,8 @@ impl ReadData {
             && let (Some(expected), Ok(whole)) = (page.crc64(), <&mut [u8; PAGE_SIZE]>::try_from(&mut *buffer))
         {
             // Summed while it is copied. What does not match does not stay there.
-            if crc64_copied(page.bytes(), whole) == expected {
+            let copied = if page.is_followed() { crc64_copied_of_followed } else { crc64_copied };
+            if copied(page.bytes(), whole) == expected {
                 return Ok(());
             }
             whole.fill(0);

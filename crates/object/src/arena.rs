@@ -226,7 +226,7 @@ impl Arena {
         if !taken {
             return None;
         }
-        let pinned = PinnedPage { arena: self.clone(), page, is_switched: false };
+        let pinned = PinnedPage { arena: self.clone(), page, is_switched: false, is_followed: false };
         (descriptor.generation.load(Ordering::Acquire) == page.generation).then_some(pinned)
     }
 
@@ -295,7 +295,7 @@ impl FrameMut {
         let before = descriptor.references.swap(1, Ordering::AcqRel);
         debug_assert_eq!(before, 0, "frame {} published while referenced", this.frame);
         let page = PageRef { frame: this.frame, generation, checksum: fast.as_number() };
-        PinnedPage { page, arena, is_switched: false }
+        PinnedPage { page, arena, is_switched: false, is_followed: false }
     }
 }
 
@@ -350,6 +350,8 @@ pub struct PinnedPage {
     page: PageRef,
     /// Whether the strong checksum is the one that counts for this reader.
     is_switched: bool,
+    /// Whether the page behind it in memory is what this reader comes to next.
+    is_followed: bool,
 }
 
 impl PinnedPage {
@@ -416,6 +418,17 @@ impl PinnedPage {
     /// Whether this reader goes by the strong checksum.
     pub fn is_switched(&self) -> bool {
         self.is_switched
+    }
+
+    /// This reader comes to `next` after it: whether that lies behind it in memory is [`PinnedPage::is_followed`].
+    pub fn followed_by(mut self, next: &PinnedPage) -> PinnedPage {
+        self.is_followed = self.page.frame + 1 == next.page.frame;
+        self
+    }
+
+    /// Whether who reads it knows that the page behind it in memory is read next, and can ask for that on the way.
+    pub fn is_followed(&self) -> bool {
+        self.is_followed
     }
 
     /// The checksum that counts for this reader: the strong one after the switch, and of a page that nobody has verified since it came from
@@ -485,7 +498,12 @@ impl fmt::Debug for PinnedPage {
 impl Clone for PinnedPage {
     fn clone(&self) -> Self {
         self.arena.descriptor(self.page.frame).references.fetch_add(1, Ordering::AcqRel);
-        PinnedPage { arena: self.arena.clone(), page: self.page, is_switched: self.is_switched }
+        PinnedPage {
+            arena: self.arena.clone(),
+            page: self.page,
+            is_switched: self.is_switched,
+            is_followed: self.is_followed,
+        }
     }
 }
 

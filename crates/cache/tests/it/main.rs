@@ -7,6 +7,7 @@ mod during;
 mod errors;
 mod expected;
 mod front;
+mod in_a_row;
 mod integrity;
 mod lab;
 mod logged;

@@ -177,7 +177,7 @@ struct Way {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn ways() -> [Way; 10] {
+fn ways() -> [Way; 12] {
     fn crc64(name: &'static str, words: usize, sum: fn(&Keys, &Block) -> Option<u64>) -> Way {
         Way { name, words, stream: 0, keys: &KEYS, judge: |block| crc64_by_library(block), sum }
     }
@@ -187,11 +187,17 @@ fn ways() -> [Way; 10] {
     [
         crc64("both sums", 32, |keys, block| x86_sums::sums(keys, block).map(|(crc64, _)| crc64)),
         crc64("narrow", 32, x86_narrow::crc64),
-        crc64("narrow, copied", 32, |keys, block| x86_narrow::copied(keys, block, &mut [0; ROLLING_BLOCK])),
+        crc64("narrow, copied", 32, |keys, block| x86_narrow::copied(keys, block, &mut [0; ROLLING_BLOCK], false)),
+        crc64("narrow, copied, followed", 32, |keys, block| {
+            x86_narrow::copied(keys, block, &mut [0; ROLLING_BLOCK], true)
+        }),
         crc64("narrow, side by side", 4, |keys, block| abreast(x86_narrow::each, keys, block)),
         crc64("wide", 64, x86_blocks::crc64),
         crc64("wide, followed", 64, x86_blocks::crc64_of_followed),
-        crc64("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK])),
+        crc64("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK], false)),
+        crc64("wide, copied, followed", 64, |keys, block| {
+            x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK], true)
+        }),
         crc64("wide, side by side", 8, |keys, block| abreast(x86_blocks::each, keys, block)),
         crc32c("narrow, CRC-32C", 32, 64, |keys, block| x86_narrow::crc32c(keys, block).map(u64::from)),
         crc32c("wide, CRC-32C", 48, 32, |keys, block| x86_blocks::crc32c(keys, block).map(u64::from)),
@@ -263,7 +269,7 @@ fn narrow_vectors_give_the_same() {
         let sums = [
             x86_narrow::crc64(&KEYS, block),
             x86_narrow::crc64_of_followed(&KEYS, block),
-            x86_narrow::copied(&KEYS, block, &mut copy),
+            x86_narrow::copied(&KEYS, block, &mut copy, false),
         ];
         assert_eq!((sums, &*copy), ([Some(judged); 3], block));
     }

@@ -46,11 +46,18 @@ pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
     has_vectors().then(|| unsafe { crc32c_avx512(keys, block) })
 }
 
-/// Copies a block, and gives the CRC-64 of what was read of it.
+/// Copies a block, and gives the CRC-64 of what was read of it; if the block behind it in memory comes next (`is_followed`), that is asked for on the way.
 #[inline]
-pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
-    // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { copied_avx512(keys, from, to) })
+pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block, is_followed: bool) -> Option<u64> {
+    has_vectors().then(|| {
+        if is_followed {
+            // SAFETY: the features were detected.
+            unsafe { copied_avx512::<true>(keys, from, to) }
+        } else {
+            // SAFETY: the features were detected.
+            unsafe { copied_avx512::<false>(keys, from, to) }
+        }
+    })
 }
 
 /// The CRC-64s of blocks side by side. Whether the CPU can.
@@ -99,9 +106,12 @@ fn each_avx512(keys: &Keys, blocks: &[&Block; FOLDED_ROWS]) -> [u64; FOLDED_ROWS
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn copied_avx512(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
+fn copied_avx512<const ASKS: bool>(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
     let to = to.as_chunks_mut::<64>().0;
     let store = |at: usize, row| {
+        if ASKS {
+            prefetch_ahead_of(from.as_chunks::<64>().0[at].as_ptr());
+        }
         // SAFETY: a row of `to` is 64 writable bytes, and the store has no demand on alignment.
         unsafe { _mm512_storeu_si512(to[at].as_mut_ptr().cast(), row) }
     };

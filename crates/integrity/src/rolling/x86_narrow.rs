@@ -50,11 +50,18 @@ pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
     has_vectors().then(|| unsafe { crc32c_avx2(keys, block) })
 }
 
-/// Copies a block, and gives the CRC-64 of what was read of it.
+/// Copies a block, and gives the CRC-64 of what was read of it; if the block behind it in memory comes next (`is_followed`), that is asked for on the way.
 #[inline]
-pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block) -> Option<u64> {
-    // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { copied_avx2(keys, from, to) })
+pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block, is_followed: bool) -> Option<u64> {
+    has_vectors().then(|| {
+        if is_followed {
+            // SAFETY: the features were detected.
+            unsafe { copied_avx2::<true>(keys, from, to) }
+        } else {
+            // SAFETY: the features were detected.
+            unsafe { copied_avx2::<false>(keys, from, to) }
+        }
+    })
 }
 
 /// The CRC-64s of blocks side by side. Whether the CPU can.
@@ -107,9 +114,12 @@ fn followed_avx2(keys: &Keys, block: &Block) -> u64 {
 }
 
 #[target_feature(enable = "vpclmulqdq,pclmulqdq,avx2")]
-fn copied_avx2(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
+fn copied_avx2<const ASKS: bool>(keys: &Keys, from: &Block, to: &mut Block) -> u64 {
     let to = to.as_chunks_mut::<ROW>().0;
     let store = |at: usize, row| {
+        if ASKS && at.is_multiple_of(64 / ROW) {
+            prefetch_ahead_of(from[at * ROW..].as_ptr());
+        }
         // SAFETY: a row of `to` is 32 writable bytes, and the store has no demand on alignment.
         unsafe { _mm256_storeu_si256(to[at].as_mut_ptr().cast(), row) }
     };
