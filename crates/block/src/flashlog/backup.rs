@@ -3,9 +3,11 @@
 
 use super::Error;
 use super::ahead::ReadAhead;
+use super::append::Head;
 use super::at::Kept;
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{Damage, GROUP_BLOCKS, Point, Regions, Staging, State, Uuid};
+use super::format::{Damage, GROUP_BLOCKS, Label, Point, Regions, Role, Staging, State, Uuid};
+use super::inspect::inspect;
 use super::ring::Area;
 use super::scan::Scan;
 use super::staging::Backup;
@@ -23,6 +25,8 @@ const NOTE_BLOCKS: u64 = 64 * COPY_BLOCKS;
 pub(super) const PASSES_MOST: u64 = 16;
 /// So often it tries that without giving up the state that the backup has.
 const STAGED_PASSES_MOST: u64 = 3;
+/// Of a backup that is copied whole: of what the log has let go of, no map says so.
+pub(super) const OF_NO_MAP: u64 = 0;
 
 /// What a backup did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,21 +103,44 @@ impl Way<'_> {
 }
 
 /// What a backup needs that is not in the log any more.
-struct Pass {
-    regions: Regions,
+pub(super) struct Pass {
+    pub(super) regions: Regions,
     /// Number of the log's map.
-    map: u64,
+    pub(super) map: u64,
     /// Where the log begins that comes on top.
-    keep: Point,
+    pub(super) keep: Point,
+    /// The log is kept for another backup, so that its map is not about this.
+    pub(super) is_beside: bool,
+}
+
+impl Pass {
+    /// As the label of a backup that is being copied has it.
+    fn number(&self) -> u64 {
+        if self.is_beside { OF_NO_MAP } else { self.map }
+    }
+}
+
+/// The state of a backup is at no point of the log that anybody could go on from.
+pub(super) fn forget_point(backup: &mut Backup, of_log: &Label) -> Result<(), crate::Error> {
+    match backup.label().state == State::Open && backup.label().log == of_log.log {
+        true => backup.labels.write(|label| label.log = Uuid::NONE),
+        false => Ok(()),
+    }
 }
 
 impl Flashlog {
-    /// Makes a device a backup of this set. What it had is lost; it is no state of the set until [`Flashlog::backup`] is done.
+    /// Makes a device a backup of this set. What it had is lost; it is no state of the set until [`Flashlog::backup`] is done. The one that the
+    /// set has, if that is another device, goes with the log until then.
     ///
     /// # Errors
     /// [`Error::TooSmall`]: it takes the set's size, that of its checksums and 4 MiB at least; [`Error::Device`].
     pub fn create_backup(&self, device: Arc<dyn Device>, name: Uuid) -> Result<(), Error> {
         let label = self.head.lock().labels.label.clone();
+        Backup::check_room(&*device, label.blocks)?;
+        let had = inspect(&*device).ok().flatten().filter(|had| had.role == Role::Backup);
+        if let Some(had) = had.and_then(|had| had.backup) {
+            self.give_up_backup(had)?;
+        }
         Backup::create(device, &label, name)?;
         self.note_new_backup()
     }
@@ -164,13 +191,13 @@ impl Flashlog {
         if backup.label().set == self.head.lock().labels.label.set {
             self.enlarge(&mut backup)?;
         }
-        // Of one that is being copied, the checksums may be there without the blocks.
-        let mut is_known = backup.label().state != State::Copying || self.options.order == Order::TrustsSumsOfCopy;
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
+        let mut is_compared = self.copy_beside(&mut backup, (&mut done, &mut way))?;
+        let mut is_known = self.has_true_sums(&backup);
         let mut end = self.begin_backup(&mut backup)?;
-        let (mut passes, mut is_compared) = (0, false);
+        let mut passes = 0;
         loop {
             if let Some(pass) = self.pass_for(&backup) {
                 if passes == PASSES_MOST {
@@ -214,8 +241,7 @@ impl Flashlog {
             self.keep_from(&backup);
         }
         if backup.label().state == State::Copying {
-            backup.flush()?;
-            backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?;
+            backup.end_copy()?;
         }
         self.forget_changed(&backup)?;
         if self.is_all_rewritten() {
@@ -259,33 +285,47 @@ impl Flashlog {
             return Ok(now);
         }
         self.check_forgotten(&of_backup)?;
-        let has_state = of_backup.state == State::Open;
-        if has_state && of_backup.log == of_log.log {
-            // Its state is at no point of the log that anybody could go on from.
-            backup.labels.write(|label| label.log = Uuid::NONE)?;
-        }
+        forget_point(backup, &of_log)?;
         // The log first: once a backup counts on it, it keeps what the backup needs.
+        let kept = self.keep_for(&mut head, now, of_backup.backup);
+        drop(head);
+        self.heed(kept)?;
+        self.forget_dirty();
+        self.begin_copy(backup, &of_log, now)?;
+        Ok(now)
+    }
+
+    /// From now on the log is kept for this backup, of which nothing is known: all counts as changed.
+    fn keep_for(&self, head: &mut Head, now: Point, name: Uuid) -> Result<(), Failure> {
         let all = Regions::all(self.blocks).about(now.page, now.page);
         head.keep = Some(now);
         let applied = self.stages.lock().applied;
-        let (tail, barrier) = (self.tail(&head, applied), head.barrier);
+        let (tail, barrier) = (self.tail(head, applied), head.barrier);
         let written = head.labels.write_map(&all, |label| {
-            (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, of_backup.backup, barrier);
+            (label.tail, label.applied, label.backup, label.barrier) = (tail, applied, name, barrier);
             label.backup_sequence = 0;
         });
         (head.changed, head.changed_since) = (Some(all), Regions::none(self.blocks));
-        drop(head);
-        self.heed(written.map_err(Failure::of(Side::Log)))?;
-        self.forget_dirty();
-        if !has_state {
-            let damage = self.damage_of_copy();
-            backup.labels.write(|label| {
-                (label.state, label.damage) = (State::Copying, damage);
-                (label.applied, label.staging, label.map) = (now, Staging::default(), 0);
-                label.is_of(&of_log);
-            })?;
+        written.map_err(Failure::of(Side::Log))
+    }
+
+    /// One that has no state is copied whole, from now on.
+    pub(super) fn begin_copy(&self, backup: &mut Backup, of_log: &Label, now: Point) -> Result<(), Error> {
+        if backup.label().state == State::Open {
+            return Ok(());
         }
-        Ok(now)
+        let damage = self.damage_of_copy();
+        backup.labels.write(|label| {
+            (label.state, label.damage) = (State::Copying, damage);
+            (label.applied, label.staging, label.map) = (now, Staging::default(), OF_NO_MAP);
+            label.is_of(of_log);
+        })?;
+        Ok(())
+    }
+
+    /// Whether the checksums that it has are those of its blocks. Of one that is being copied, they may be there without the blocks.
+    pub(super) fn has_true_sums(&self, backup: &Backup) -> bool {
+        backup.label().state != State::Copying || self.options.order == Order::TrustsSumsOfCopy
     }
 
     /// What must be copied before the log's pages can be, if there is such.
@@ -300,12 +340,12 @@ impl Flashlog {
         let keep = head.keep.filter(|_| !is_done)?;
         let is_behind = label.log == head.labels.label.log && keep.page < label.applied.page;
         let keep = if is_behind { label.applied } else { keep };
-        Some(Pass { regions: regions.clone(), map, keep })
+        Some(Pass { regions: regions.clone(), map, keep, is_beside: false })
     }
 
     /// Copies regions as they are when it gets there; what is written meanwhile comes from the log. Everything that the backup has then was
     /// written before the point that this gives.
-    fn copy_changed(
+    pub(super) fn copy_changed(
         &self,
         backup: &mut Backup,
         pass: Pass,
@@ -332,7 +372,8 @@ impl Flashlog {
         done.is_full |= pass.regions.is_all();
         let of_log = self.head.lock().labels.label.clone();
         let is_of_log = backup.label().log == of_log.log;
-        let is_going_on = is_of_log && backup.label().state == State::Copying && backup.label().map == pass.map;
+        let is_copying = backup.label().state == State::Copying;
+        let is_going_on = is_of_log && is_copying && backup.label().map == pass.number();
         let mut at = if is_going_on { backup.label().staging.copied } else { 0 };
         if !is_going_on {
             let mut head = self.head.lock();
@@ -351,7 +392,7 @@ impl Flashlog {
                 );
             }
             backup.labels.write(|label| {
-                (label.state, label.map, label.staging) = (State::Copying, pass.map, Staging::default());
+                (label.state, label.map, label.staging) = (State::Copying, pass.number(), Staging::default());
                 if pass.regions.is_all() {
                     label.damage = damage;
                 }
@@ -405,6 +446,9 @@ impl Flashlog {
             label.applied = pass.keep;
             label.staging.copied = blocks;
         })?;
+        if pass.is_beside {
+            return Ok(());
+        }
         head.labels.label.backup_sequence = backup.label().sequence;
         let until = head.changed_since.to;
         let since = std::mem::replace(&mut head.changed_since, Regions::none(blocks)).about(pass.keep.page, until);
@@ -487,7 +531,8 @@ impl Flashlog {
     /// The backup has everything before its state's point.
     fn keep_from(&self, backup: &Backup) {
         let (mut head, point) = (self.head.lock(), backup.label().applied);
-        if head.keep.is_some_and(|keep| keep.page < point.page) {
+        let is_kept_for_it = head.labels.label.backup == backup.label().backup;
+        if is_kept_for_it && head.keep.is_some_and(|keep| keep.page < point.page) {
             head.keep = Some(point);
             // For the next label that is written for whatever reason, which may let go of what the backup has.
             head.labels.label.backup_sequence = backup.label().sequence;

@@ -36,6 +36,7 @@
 //! | `ahead` | reading in advance what a backup copies, in a thread of the caller's |
 //! | `enlarge` | a backup that becomes larger with its set |
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
+//! | `successor` | another backup in the place of the one that the set has, when it has a state |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
 //! | `dirty` | what the backup lacks, for when the log is lost |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
@@ -126,6 +127,9 @@ mod stages;
 mod staging;
 mod status;
 mod stray;
+mod successor;
+#[cfg(test)]
+mod successor_tests;
 mod sums;
 #[cfg(test)]
 mod tests;

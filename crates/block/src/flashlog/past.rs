@@ -217,11 +217,11 @@ impl Flashlog {
             _ => self.stages.lock().durable,
         };
         let head = self.head.lock();
+        let behind = Behind::open(&backup, &head.labels, end)?;
         if head.keep.is_none() {
             let (device, first) = (backup.labels.device.name().into(), head.labels.label.tail.page);
             return Err(Error::Gap { device, first, needed: backup.point().page });
         }
-        let behind = Behind::open(&backup, &head.labels, end)?;
         Ok((backup, behind, hold))
     }
 }

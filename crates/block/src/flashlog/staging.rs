@@ -196,6 +196,12 @@ impl Backup {
         self.write_sums(&sums)
     }
 
+    /// What was copied is its state.
+    pub(super) fn end_copy(&mut self) -> Result<(), crate::Error> {
+        self.flush()?;
+        self.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))
+    }
+
     /// Begins to stage.
     pub(super) fn stager(&self) -> Stager {
         let head = PageHead {

@@ -1,6 +1,6 @@
 //! Bringing a backup of an opened set up to date, by the server or by a command.
 
-use super::control::Copied;
+use super::control::{Copied, Replaced};
 use super::ground::{self, Wanted};
 use super::sets::{self, explain};
 use crate::failure::{Failure, Result};
@@ -193,6 +193,12 @@ pub(crate) fn run(
         return Err(Failure::usage(format!("{path} is a backup of this set already, of {is} and not {asked}"))
             .hint("it goes on as it is without --size; a file can be made larger with truncate(1)"));
     }
+    let before = status.backup.filter(|before| is_backup != Some(*before));
+    let is_in_its_place = before.is_some() && ground.label.as_ref().and_then(|label| label.backup) == before;
+    if let (true, true, Some(before)) = (new, is_in_its_place, before) {
+        // Its labels may be where the device ended before.
+        flashlog.give_up_backup(before).map_err(explain)?;
+    }
     if new {
         flashlog.create_backup(ground.device.clone(), sets::random_uuid()?).map_err(explain)?;
     }
@@ -208,10 +214,12 @@ pub(crate) fn run(
     if let Some(watch) = flashlog.watch() {
         device = watch.over(Role::Backup, device).map_err(explain)?;
     }
-    // Nothing is refused any more for what the device is; the log's label changes with the beginning of the copy.
-    if let Some(before) = status.backup.filter(|before| is_backup != Some(*before)) {
-        tracing::warn!("{} takes the place of the backup of before, {before}", to.path.display());
-        tell(Copied { done_bytes: 0, total_bytes: set_bytes, replaces: Some(before.to_string()) });
+    // Nothing is refused any more for what the device is.
+    if let Some(before) = before {
+        let is_kept = !is_in_its_place && status.changed_blocks == 0 && status.log_damage.is_none();
+        tracing::warn!(is_kept, "{} takes the place of the backup of before, {before}", to.path.display());
+        let replaces = Some(Replaced { backup: before.to_string(), is_kept });
+        tell(Copied { done_bytes: 0, total_bytes: set_bytes, replaces });
     }
     if to.accept_loss {
         flashlog.accept_forgotten();

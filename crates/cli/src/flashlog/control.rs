@@ -64,9 +64,17 @@ pub(crate) struct Copied {
     pub(crate) done_bytes: u64,
     /// As far as it is known.
     pub(crate) total_bytes: u64,
-    /// Told once, before anything is copied: another backup, for which the log is not kept any more when that begins.
+    /// Told once, before anything is copied: another backup, whose place this one takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) replaces: Option<String>,
+    pub(crate) replaces: Option<Replaced>,
+}
+
+/// The backup that a set has had.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replaced {
+    pub(crate) backup: String,
+    /// It goes with the log until the other one has a state.
+    pub(crate) is_kept: bool,
 }
 
 /// What is answered.

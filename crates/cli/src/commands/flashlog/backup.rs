@@ -5,7 +5,7 @@ use crate::args::FlashlogBackup;
 use crate::commands::status;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::{self, BackupReport, BackupTo};
-use crate::flashlog::control::{Copied, Server, Target};
+use crate::flashlog::control::{Copied, Replaced, Server, Target};
 use crate::flashlog::sets;
 use crate::mounts::Mount;
 use crate::output::{self, Format, print};
@@ -70,12 +70,19 @@ impl Bar {
     }
 
     fn is_at(&mut self, Copied { done_bytes, total_bytes, replaces }: Copied) {
-        if let Some(before) = replaces {
+        if let Some(Replaced { backup: before, is_kept }) = replaces {
+            let until = match is_kept {
+                true => {
+                    "main can be made anew with that one and the log until the copy is complete, if the log does not get full meanwhile, and from \
+                     then on with this one"
+                }
+                false => {
+                    "main cannot be made anew with that one and the log, and with this one not before the copy is complete: if main dies before, \
+                     what was written since the backup of before is lost"
+                }
+            };
             self.0.suspended(|| {
-                output::note(&format!(
-                    "as soon as the copy begins, main cannot be made anew with the backup of before, {before}, any more: the log is kept for \
-                     another one then. If main dies before the copy is complete, what was written since the backup of before is lost"
-                ));
+                output::note(&format!("this takes the place of the backup of before, {before}: {until}"))
             });
         }
         if !self.1 {
