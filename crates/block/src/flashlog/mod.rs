@@ -45,7 +45,7 @@
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
 //! | `kept` | what the log keeps for a backup, read again and made good from main |
 //! | `damage` | what was found damaged, until it is found mended |
-//! | `rebuild` | main from backup and log |
+//! | `rebuild` | main from backup and log, or from the backup alone |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
 //! | `at`, `past` | barriers, and the states at them as devices |
@@ -162,7 +162,7 @@ pub use outgrown::{as_labelled, outgrown};
 pub use past::Past;
 pub use patience::{Source, Trouble, Watch};
 pub use policy::{Action, BadPolicy, Entry, Patience, Policy, Symptom};
-pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at};
+pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at, rebuild_without_log};
 pub use scrub::Scrubbed;
 pub use staging::finish_backup;
 pub use status::Status;

@@ -21,12 +21,17 @@ pub struct Past {
     name: Arc<str>,
     blocks: u64,
     base: Base,
-    log: Rings,
-    /// What the log has up to the barrier, by address.
-    in_log: Vec<Kept>,
+    /// What the log has up to the barrier; none of the backup's own state, for which it need not be there.
+    log: Option<InLog>,
     barrier: Option<Barrier>,
     /// Of a set in use.
     held: Option<Hold>,
+}
+
+/// The newest version of each block that a log has of a state, by address.
+struct InLog {
+    rings: Rings,
+    newest: Vec<Kept>,
 }
 
 /// A block of a state.
@@ -50,10 +55,27 @@ impl Past {
         Past::of(backup, behind, at, None)
     }
 
+    /// Opens what a backup has by itself, for when its log is lost. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::Incomplete`]: it has no state. [`Error`] tells what else is wrong with it.
+    pub fn of_backup(backup: Arc<dyn Device>) -> Result<Past, Error> {
+        let backup = Backup::look(backup)?;
+        backup.check_complete()?;
+        Ok(Past {
+            name: format!("{} without a log", backup.labels.device.name()).into(),
+            blocks: backup.label().blocks,
+            base: Base::of(backup)?,
+            log: None,
+            barrier: None,
+            held: None,
+        })
+    }
+
     fn of(backup: Backup, behind: Behind, at: At, held: Option<Hold>) -> Result<Past, Error> {
         backup.check_size(behind.blocks())?;
         let (point, barrier) = behind.choose(&behind.survey()?, at)?;
-        let in_log = behind.newest(point)?;
+        let newest = behind.newest(point)?;
         let state = match &barrier {
             Some(barrier) => barrier.to_string(),
             None => format!("page {}", point.page),
@@ -62,8 +84,7 @@ impl Past {
             name: format!("{} with {} at {state}", backup.labels.device.name(), behind.rings.device.name()).into(),
             blocks: backup.label().blocks,
             base: Base::of(backup)?,
-            log: behind.rings,
-            in_log,
+            log: Some(InLog { rings: behind.rings, newest }),
             barrier,
             held,
         })
@@ -74,21 +95,27 @@ impl Past {
         self.barrier
     }
 
+    /// Whether it is what a backup has by itself.
+    pub fn is_without_log(&self) -> bool {
+        self.log.is_none()
+    }
+
     /// Blocks that are read from the log.
     pub fn blocks_in_log(&self) -> u64 {
-        self.in_log.len() as u64
+        self.log.as_ref().map_or(0, |log| log.newest.len() as u64)
     }
 
     fn places(&self, first: u64, count: u64) -> Result<Vec<Place>, crate::Error> {
         let based = self.base.find(first, count)?;
-        let in_log =
-            |address: u64| self.in_log.binary_search_by_key(&address, |kept| kept.address).map(|at| self.in_log[at]);
-        let place = |(address, based): (u64, Based)| match in_log(address) {
-            Ok(kept) => {
-                let block = kept.position().map(|position| self.log.block(Area::Data, position));
-                Place { is_in_log: true, block, sum: Some(kept.sum) }
-            }
-            Err(_) => Place { is_in_log: false, block: based.block, sum: based.sum },
+        let in_log = |address: u64| {
+            let log = self.log.as_ref()?;
+            let at = log.newest.binary_search_by_key(&address, |kept| kept.address).ok()?;
+            let kept = &log.newest[at];
+            let block = kept.position().map(|position| log.rings.block(Area::Data, position));
+            Some(Place { is_in_log: true, block, sum: Some(kept.sum) })
+        };
+        let place = |(address, based): (u64, Based)| {
+            in_log(address).unwrap_or(Place { is_in_log: false, block: based.block, sum: based.sum })
         };
         Ok((first..).zip(based).map(place).collect())
     }
@@ -117,7 +144,10 @@ impl Past {
     }
 
     fn device(&self, is_log: bool) -> &dyn Device {
-        if is_log { &*self.log.device } else { &*self.base.backup.labels.device }
+        match &self.log {
+            Some(log) if is_log => &*log.rings.device,
+            _ => &*self.base.backup.labels.device,
+        }
     }
 
     /// A block whose checksum is not known counts as damaged.

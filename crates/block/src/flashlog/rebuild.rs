@@ -170,6 +170,39 @@ pub fn rebuild_at(
     Ok(Rebuilt { blocks: log.label.blocks, barrier, dropped, damaged })
 }
 
+/// The same of a backup whose log is lost: main is as the backup is, alone, and what was written since the backup's state is gone. It takes a
+/// [new log](super::Lasting::attach_new_log); that of before is refused, if it is found later on.
+///
+/// # Errors
+/// [`Error::Incomplete`]: the backup has no state. [`Error::TooSmall`]; [`crate::Error::Damaged`] at the first block of the backup that is
+/// damaged, unless `accept_damage` says that it is copied as it is; [`Error`] tells what else is wrong with a device.
+pub fn rebuild_without_log(
+    backup: Arc<dyn Device>,
+    main: Arc<dyn Device>,
+    name: Uuid,
+    accept_damage: bool,
+) -> Result<Rebuilt, Error> {
+    let backup = Backup::open(backup)?;
+    backup.check_complete()?;
+    let of = backup.label().clone();
+    let (blocks, least) = (main.blocks(), of.blocks + LABEL_AREA_BLOCKS);
+    if blocks < least {
+        return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
+    }
+    let base = Base::of(backup)?;
+    wipe(&*main, Role::Main)?;
+    let damaged = ranges(copy(&base, &*main)?);
+    if let (false, Some(first)) = (accept_damage, damaged.first()) {
+        return Err(base.damaged(first.start)?.into());
+    }
+    let newcomer = of.of_newcomer(Role::Main, blocks, Areas::default());
+    let (generation, left) = (of.generation + 1, of.generation);
+    let label = Label { main: name, state: State::Alone, damage: of.damage, generation, left, ..newcomer };
+    // It flushes main before it writes the label.
+    Labelled::create(main, label)?;
+    Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
+}
+
 /// Copies what the backup has. Gives the blocks that are not as they should be; a single flipped bit is made good.
 fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
     let blocks = base.backup.label().blocks;
@@ -185,20 +218,22 @@ fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
 }
 
 /// Of these blocks those that the log does not replace on the way to a point.
-fn not_replaced(blocks: Vec<u64>, behind: &Behind, to: Point) -> Result<Vec<Range<u64>>, Error> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    if blocks.is_empty() {
-        return Ok(ranges);
+fn not_replaced(mut blocks: Vec<u64>, behind: &Behind, to: Point) -> Result<Vec<Range<u64>>, Error> {
+    if !blocks.is_empty() {
+        let newest = behind.newest(to)?;
+        blocks.retain(|block| newest.binary_search_by_key(block, |kept| kept.address).is_err());
     }
-    let newest = behind.newest(to)?;
+    Ok(ranges(blocks))
+}
+
+/// Blocks in order, as runs.
+fn ranges(blocks: Vec<u64>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
     for block in blocks {
-        if newest.binary_search_by_key(&block, |kept| kept.address).is_ok() {
-            continue;
-        }
         match ranges.last_mut() {
             Some(last) if last.end == block => last.end += 1,
             _ => ranges.push(block..block + 1),
         }
     }
-    Ok(ranges)
+    ranges
 }

@@ -1,6 +1,7 @@
 //! A main made anew: what it needs, and when it is one.
 
-use super::backup_tests::{Set, contents};
+use super::backup_tests::{BLOCKS, Set, contents};
+use super::staging::Backup;
 use super::tests::{open, options, put, spoil};
 use super::*;
 use crate::{Device, MemoryDevice};
@@ -66,4 +67,62 @@ fn no_new_main_needs_data_that_is_damaged() {
     spoil(&log, data + 2);
     let (main, rebuilt) = make(true, &log).unwrap();
     assert!(made(&main, &log) == states[0] && rebuilt.dropped.blocks == 3);
+}
+
+#[test]
+fn of_a_backup_whose_log_is_lost_main_has_the_backups_state_and_takes_a_new_log() {
+    let (set, device) = Set::new();
+    let state = contents(&device);
+    put(&device, 3, 33).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let make = |backup: &Arc<MemoryDevice>, blocks, accept_damage| {
+        let main = Arc::new(MemoryDevice::new(blocks));
+        let made = rebuild_without_log(backup.clone(), main.clone(), Uuid([9; 16]), accept_damage);
+        made.map(|rebuilt| (main, rebuilt))
+    };
+    assert!(contents(&Past::of_backup(set.backup.clone()).unwrap()) == state);
+    assert!(matches!(make(&set.backup, BLOCKS + 255, false), Err(Error::TooSmall { .. })));
+    let (main, rebuilt) = make(&set.backup, BLOCKS + 300, false).unwrap();
+    assert_eq!((rebuilt.blocks, rebuilt.damaged.len()), (BLOCKS, 0));
+    let open_alone =
+        || Lasting::open_alone(main.clone(), &options(Mode::Synchronous), Policy::default(), false).unwrap();
+    assert!(contents(&open_alone()) == state);
+    // What the log of before has goes with another main.
+    let alone = open_alone();
+    assert!(matches!(alone.attach_log(set.log.clone()), Err(Error::Replaced { .. })));
+    put(&alone, 5, 55).unwrap();
+    alone.flush().unwrap();
+    drop(alone);
+    let (alone, log) = (open_alone(), Arc::new(MemoryDevice::new(set.log.blocks())));
+    alone.attach_new_log(log.clone(), Uuid([8; 16])).unwrap();
+    put(&alone, 6, 66).unwrap();
+    let done = alone.set().unwrap().backup(set.backup.clone()).unwrap();
+    assert_eq!((done.copied_blocks, done.same_blocks), (2, BLOCKS - 2));
+    put(&alone, 7, 77).unwrap();
+    alone.flush().unwrap();
+    let now = contents(&alone);
+    drop(alone);
+    let again = Arc::new(MemoryDevice::new(BLOCKS + 256));
+    rebuild(set.backup.clone(), log.clone(), again.clone(), Uuid([10; 16])).unwrap();
+    assert!(contents(&open(&again, &log, Mode::Synchronous).unwrap().0) == now);
+}
+
+#[test]
+fn of_a_backup_alone_that_is_damaged_or_not_complete_no_main_is_made_unasked() {
+    let (set, device) = Set::new();
+    spoil(&set.backup, 7);
+    let main = || Arc::new(MemoryDevice::new(BLOCKS + 256));
+    let refused = rebuild_without_log(set.backup.clone(), main(), Uuid([9; 16]), false);
+    assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { first: 7, .. }))), "{refused:?}");
+    let made = rebuild_without_log(set.backup.clone(), main(), Uuid([9; 16]), true).unwrap();
+    assert!(made.damaged.len() == 1 && made.damaged[0] == (7..8));
+    let past = Past::of_backup(set.backup.clone()).unwrap();
+    let mut block = [0; crate::BLOCK_SIZE];
+    assert!(past.read(7, &mut [std::io::IoSliceMut::new(&mut block)]).is_err());
+    let fresh = Arc::new(MemoryDevice::new(Backup::blocks_least(BLOCKS)));
+    device.create_backup(fresh.clone(), Uuid([61; 16])).unwrap();
+    assert!(matches!(Past::of_backup(fresh.clone()), Err(Error::Incomplete { .. })));
+    let refused = rebuild_without_log(fresh, main(), Uuid([9; 16]), true);
+    assert!(matches!(refused, Err(Error::Incomplete { .. })), "{refused:?}");
 }

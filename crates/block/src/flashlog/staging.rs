@@ -56,11 +56,7 @@ pub(super) struct Stager {
 /// # Errors
 /// [`Error::Incomplete`]: there is no such moment yet. [`Error`] tells what else is wrong with it.
 pub fn finish_backup(device: Arc<dyn Device>) -> Result<(), Error> {
-    let backup = Backup::open(Arc::clone(&device))?;
-    match backup.label().state {
-        State::Copying => Err(Error::Incomplete { device: device.name().into() }),
-        _ => Ok(()),
-    }
+    Backup::open(device)?.check_complete()
 }
 
 impl Backup {
@@ -123,6 +119,14 @@ impl Backup {
     pub(super) fn check_size(&self, blocks: u64) -> Result<(), Error> {
         let (device, of_backup) = (self.labels.device.name().into(), self.label().blocks);
         if blocks == of_backup { Ok(()) } else { Err(Error::Outgrown { device, blocks, of_backup }) }
+    }
+
+    /// That it has a state.
+    pub(super) fn check_complete(&self) -> Result<(), Error> {
+        match self.label().state {
+            State::Copying => Err(Error::Incomplete { device: self.labels.device.name().into() }),
+            _ => Ok(()),
+        }
     }
 
     /// The state that it has, with what is staged.

@@ -5,7 +5,6 @@ use super::ahead::ReadAhead;
 use super::backup::BackedUp;
 use super::chunk::zero_sum;
 use super::device::Flashlog;
-use super::format::State;
 use super::staging::Backup;
 use super::sums::{Base, Based};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
@@ -66,9 +65,7 @@ pub fn verify_backup(device: Arc<dyn Device>) -> Result<Verified, Error> {
 
 fn verify(backup: Backup, groups: impl IntoIterator<Item = u64>) -> Result<Verified, Error> {
     let device = Arc::clone(&backup.labels.device);
-    if backup.label().state == State::Copying {
-        return Err(Error::Incomplete { device: device.name().into() });
-    }
+    backup.check_complete()?;
     let base = Base::of(backup)?;
     let mut verified = Verified::default();
     for group in groups {

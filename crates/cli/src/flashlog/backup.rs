@@ -86,6 +86,10 @@ impl BadBlocks {
         BadBlocks { blocks: ranges.iter().map(length).sum(), runs }
     }
 
+    pub(crate) fn is_none(&self) -> bool {
+        self.blocks == 0
+    }
+
     /// A line, if there are any.
     pub(crate) fn words(&self, what: &str) -> String {
         let Some((first, _)) = self.runs.first() else { return String::new() };

@@ -134,6 +134,10 @@ impl Wanted {
     }
 }
 
+/// What is said of the state of a backup whose log is lost.
+pub(crate) const LACKING: &str = "LACKING: all that was written since this backup was brought up to date, which only its log has; the backup \
+     does not say when that was.\n";
+
 /// A state that is being served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PastReport {
@@ -142,12 +146,16 @@ pub(crate) struct PastReport {
     pub(crate) moment: Option<Moment>,
     pub(crate) uri: String,
     pub(crate) size_bytes: u64,
+    /// It is the backup's, without a log.
+    #[serde(default)]
+    pub(crate) without_log: bool,
 }
 
 impl Report for PastReport {
     fn words(&self) -> String {
         let state = self.moment.as_ref().map_or("the backup's state".to_string(), Moment::words);
-        format!("Serving {state}, read-only, until Ctrl-C.\nClients: {}\n", self.uri)
+        let lacking = if self.without_log { LACKING } else { "" };
+        format!("Serving {state}, read-only, until Ctrl-C.\n{lacking}Clients: {}\n", self.uri)
     }
 }
 
@@ -170,6 +178,7 @@ impl PastServer {
             moment: past.barrier().as_ref().map(Moment::of),
             uri: super::server::unix_uri("", &path, false),
             size_bytes: super::sets::size_bytes(&past),
+            without_log: past.is_without_log(),
         };
         let name = past.name().to_string();
         let server = Server::new(vec![Export::new("", Arc::new(past)).described(&name).read_only()]);

@@ -617,3 +617,46 @@ fn main_is_compared_with_its_backup_or_with_the_log() {
     drop(client);
     server.stop();
 }
+
+/// Main and log are lost: what is left is the backup's state, and nobody is told that it is more.
+#[test]
+fn without_its_log_a_backup_gives_its_own_state_and_says_what_it_lacks() {
+    const LACKING: &str = "LACKING: all that was written since this backup was brought up to date";
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    client.write(0, &bytes(1, 1 << 20));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    client.write(0, b"later");
+    // Of this one the log is not kept any more.
+    fs::copy(rig.path("backup"), rig.path("older")).unwrap();
+    rig.run(["flashlog", "backup", "--to", "other"]).exits(0);
+    drop(client);
+    server.stop();
+    let rebuild = |more: &[&str]| rig.run([&["flashlog", "rebuild", "--main", "new"], more].concat());
+    assert!(rebuild(&["--backup", "older"]).exits(2).err.contains("--log"));
+    rebuild(&["--backup", "older", "--log", "log"]).exits(1).says("--without-log makes main as the backup is");
+    for file in ["main", "log", "other"] {
+        fs::remove_file(rig.path(file)).unwrap();
+    }
+    {
+        let mut command = rig.command();
+        command.args(["flashlog", "at", "--backup", "older", "--without-log", "--socket", "then", "--json"]);
+        let at = Server::spawn(command);
+        assert_eq!((&at.begun["without_log"], &at.begun["moment"]), (&true.into(), &serde_json::Value::Null));
+        assert_eq!(Client::connect(&rig.path("then")).read(0, 1 << 20), bytes(1, 1 << 20));
+        at.stop();
+    }
+    let rebuilt = rebuild(&["--backup", "older", "--without-log"]).exits(0).out;
+    assert!(rebuilt.contains(LACKING) && rebuilt.contains("serve --main new --without-log"), "{rebuilt}");
+    let server = Server::start(&rig, &["--main", "new", "--without-log"]);
+    let mut client = server.client();
+    assert_eq!(client.read(0, 1 << 20), bytes(1, 1 << 20));
+    client.write(5 << 20, b"goes on");
+    rig.run(["flashlog", "status"]).exits(3);
+    rig.run(["flashlog", "attach", "--log", "stick", "--new", "--log-size", "16M"]).exits(3);
+    rig.run(["flashlog", "backup", "--to", "older"]).exits(0);
+    rig.run(["flashlog", "status"]).exits(0);
+    drop(client);
+    server.stop();
+}

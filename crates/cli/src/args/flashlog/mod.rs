@@ -113,9 +113,11 @@ written, which the set knows until it is closed.")]
 Examples:
   holdfast flashlog rebuild --backup B --log L --main NEW
   holdfast flashlog rebuild --backup B --log L --main NEW --barrier 4711
+  holdfast flashlog rebuild --backup B --without-log --main NEW   the log is lost
 The new device has everything that was in the log, or what was in it at a
 barrier (at --list tells which there are). With this log the old one is refused
-from then on. Nothing is taken from the backup, and this can be done again.")]
+from then on. Nothing is taken from the backup, and this can be done again.
+Without its log main is as the backup is, alone, and takes a new log by attach.")]
     Rebuild(FlashlogRebuild),
 
     /// Look at a set as it was, read-only: list the moments, serve one of them
@@ -125,6 +127,7 @@ Examples:
   holdfast flashlog at --time '2026-11-22 18:30:00'  the last one not after it
   holdfast flashlog at --barrier 4711
   holdfast flashlog at --backup B --log L --list     not served; main may be dead
+  holdfast flashlog at --backup B --without-log      the backup's own state
 Each flush of a client is a moment that can be gone back to (a barrier), until
 the next backup. The state is served to NBD clients until Ctrl-C; meanwhile the
 set can be used, and no backup is made. To go back for good: rebuild --barrier.
@@ -428,8 +431,11 @@ pub(crate) struct FlashlogRebuild {
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) backup: PathBuf,
     /// Its log
-    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
-    pub(crate) log: PathBuf,
+    #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, required_unless_present = "without_log")]
+    pub(crate) log: Option<PathBuf>,
+    /// The log is lost: main as the backup is, without what was written since
+    #[arg(long, conflicts_with_all = ["log", "moment", "drop_later"])]
+    pub(crate) without_log: bool,
     /// File (made if there is none) or disk to be main
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath)]
     pub(crate) main: PathBuf,
@@ -480,6 +486,9 @@ pub(crate) struct FlashlogAt {
     /// Log of a set that is not served
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "backup")]
     pub(crate) log: Option<PathBuf>,
+    /// Its log is lost: the backup's own state
+    #[arg(long, requires = "backup", conflicts_with_all = ["log", "moment", "control"])]
+    pub(crate) without_log: bool,
     /// Unix socket for clients, for this user only; default: one in the runtime directory
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "list")]
     pub(crate) socket: Option<PathBuf>,

@@ -14,9 +14,9 @@ use holdfast_block::nbd::Stop;
 use std::path::Path;
 
 pub(super) fn run(arguments: &FlashlogAt, format: Format) -> Result<()> {
-    let FlashlogAt { list, moment, backup, log, socket, control } = arguments;
+    let FlashlogAt { list, moment, backup, log, without_log, socket, control } = arguments;
     let at = moment.at();
-    if !list && at.is_none() {
+    if !list && !without_log && at.is_none() {
         return Err(Failure::usage("which state? --list shows the moments that there are")
             .hint("then: --barrier N, or --time TIME"));
     }
@@ -29,16 +29,11 @@ pub(super) fn run(arguments: &FlashlogAt, format: Format) -> Result<()> {
             print(format, &Moments::of(&flashlog::barriers(backup, log).map_err(explain)?));
             return Ok(());
         };
-        let past = Past::open(backup, log, at).map_err(explain)?;
-        let server = PastServer::new(past, socket.as_deref())?;
-        let stop = Stop::new().map_err(|error| Failure::new(error.to_string()))?;
-        let on_signal = stop.clone();
-        std::thread::spawn(move || {
-            let _ = signals::wait();
-            on_signal.stop();
-        });
-        print(format, &server.report);
-        return server.run(&stop);
+        return serve(Past::open(backup, log, at).map_err(explain)?, socket.as_deref(), format);
+    }
+    if let (true, Some(backup)) = (without_log, backup) {
+        let past = Past::of_backup(stack::device(backup, Access::ReadOnly)?).map_err(explain)?;
+        return serve(past, socket.as_deref(), format);
     }
     let backup = backup.as_deref().map(absolute).transpose()?;
     let devices: Vec<&Path> = backup.as_deref().into_iter().collect();
@@ -57,4 +52,17 @@ pub(super) fn run(arguments: &FlashlogAt, format: Format) -> Result<()> {
         std::process::exit(0);
     });
     served.wait()
+}
+
+/// Until a signal.
+fn serve(past: Past, socket: Option<&Path>, format: Format) -> Result<()> {
+    let server = PastServer::new(past, socket)?;
+    let stop = Stop::new().map_err(|error| Failure::new(error.to_string()))?;
+    let on_signal = stop.clone();
+    std::thread::spawn(move || {
+        let _ = signals::wait();
+        on_signal.stop();
+    });
+    print(format, &server.report);
+    server.run(&stop)
 }

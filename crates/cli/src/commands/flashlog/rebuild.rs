@@ -3,16 +3,18 @@
 use crate::args::FlashlogRebuild;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::BadBlocks;
-use crate::flashlog::ground::{self, Wanted};
-use crate::flashlog::past::Moment;
+use crate::flashlog::ground::{self, Ground, Wanted};
+use crate::flashlog::past::{LACKING, Moment};
 use crate::flashlog::sets::{self, explain};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::progress::Progress;
 use crate::{quoting, size, stack};
-use holdfast_block::Access;
-use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Flashlog, Mode, Options, Rebuild, Role};
+use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Error, Flashlog, Inspected, Mode, Options, Rebuild, Role};
+use holdfast_block::{Access, FileDevice};
 use serde::Serialize;
+use std::path::Path;
+use std::sync::Arc;
 
 #[derive(Serialize)]
 struct Rebuilt {
@@ -28,6 +30,8 @@ struct Rebuilt {
     dropped_damaged: bool,
     /// What came from the log.
     replayed_bytes: u64,
+    /// It is as the backup is, without what was written since.
+    without_log: bool,
     /// Damaged on the backup, and not in the log: zeros, or what is left of it.
     damaged: BadBlocks,
     /// What to do next.
@@ -46,8 +50,12 @@ impl Report for Rebuilt {
             0 if !self.dropped_damaged => String::new(),
             bytes => format!("GIVEN UP: what the log had behind that, {}{more}.\n", size::show(bytes)),
         };
+        let (of, lacking) = match self.without_log {
+            true => (format!("{size} of the backup, without a log"), LACKING),
+            false => (format!("{size} of the backup, then {replayed} of the log"), ""),
+        };
         format!(
-            "{} is main of the Flashlog {} now: {size} of the backup, then {replayed} of the log.\n{moment}{dropped}{}{}\n",
+            "{} is main of the Flashlog {} now: {of}.\n{lacking}{moment}{dropped}{}{}\n",
             quoting::name(&self.main),
             self.set,
             self.damaged.words("DAMAGED on the backup, and nowhere else"),
@@ -57,49 +65,97 @@ impl Report for Rebuilt {
 }
 
 pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
-    let FlashlogRebuild { backup, log, main, size, force, moment, drop_later, accept_damage } = arguments;
-    let backup = stack::device(backup, Access::ReadWrite)?;
-    let log_device = stack::device(log, Access::ReadWrite)?;
+    let backup = stack::device(&arguments.backup, Access::ReadWrite)?;
     let label = sets::inspect(&backup)?.filter(|label| label.role == Role::Backup).ok_or_else(|| {
         Failure::new(format!("{}: no backup of a Flashlog", arguments.backup.display()))
             .hint("holdfast flashlog status DEVICE tells what a device is")
     })?;
-    // The set may have become larger than it was when the backup was made.
-    let blocks = sets::inspect(&log_device)?.map_or(label.blocks, |of_log| of_log.blocks.max(label.blocks));
+    let rebuilt = match &arguments.log {
+        Some(log) => with_log(arguments, backup, &label, log)?,
+        None => without_log(arguments, backup, &label)?,
+    };
+    print(format, &rebuilt);
+    Ok(if rebuilt.damaged.is_none() { exit::OK } else { exit::UNWELL })
+}
+
+/// Where main is to be, for a set of so many blocks.
+fn ground(arguments: &FlashlogRebuild, blocks: u64) -> Result<Ground> {
+    let FlashlogRebuild { main, size, force, .. } = arguments;
     let default_bytes = sets::bytes(blocks + AREA_UNIT_BLOCKS);
     let (role, size_bytes, force) = (Role::Main, *size, *force);
-    let wanted = Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false };
-    let mut ground = ground::take(&wanted, |_| false)?;
-    let _shown = Progress::unknown("making main anew");
+    ground::take(&Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false }, |_| false)
+}
+
+fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspected, log: &Path) -> Result<Rebuilt> {
+    let FlashlogRebuild { main, moment, drop_later, accept_damage, .. } = arguments;
+    let log_device = stack::device(log, Access::ReadWrite)?;
+    // The set may have become larger than it was when the backup was made.
+    let blocks = sets::inspect(&log_device)?.map_or(label.blocks, |of_log| of_log.blocks.max(label.blocks));
+    let mut ground = ground(arguments, blocks)?;
+    let _shown = Progress::unknown(WHAT);
     let how = Rebuild {
         name: sets::random_uuid()?,
         at: moment.at().unwrap_or_default(),
         drop_later: *drop_later,
         accept_damage: *accept_damage,
     };
-    let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(explain)?;
+    let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(|error| {
+        let is_of_no_use =
+            matches!(&error, Error::Gap { .. } | Error::Replaced { .. } | Error::NoLabel { role: Role::Log, .. });
+        let failure = explain(error);
+        if is_of_no_use { failure.hint(WITHOUT) } else { failure }
+    })?;
     ground.keep();
     // What the log has is brought to it at once, so that the next opening has nothing to do.
     let mode = sets::inspect(&log_device)?.map_or(Mode::default(), |label| label.mode);
     let options = Options { mode, ..Options::default() };
     let (set, opened) = Flashlog::open(ground.device.clone(), log_device, &options).map_err(explain)?;
     set.close().map_err(|error| Failure::new(error.to_string()))?;
-    print(
-        format,
-        &Rebuilt {
-            set: label.set.to_string(),
-            main: main.display().to_string(),
-            size_bytes: sets::bytes(rebuilt.blocks),
-            moment: rebuilt.barrier.as_ref().map(Moment::of),
-            dropped_bytes: sets::bytes(rebuilt.dropped.blocks),
-            dropped_damaged: rebuilt.dropped.is_damaged,
-            replayed_bytes: sets::bytes(opened.blocks),
-            damaged: BadBlocks::of(&rebuilt.damaged),
-            next: match holdfast_physical::blocks_of_store(&*ground.device) {
-                Some(_) => format!("Mount it with: holdfast mount {} DIR -o log={}", shell(main), shell(log)),
-                None => format!("Serve it with: holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
-            },
+    Ok(Rebuilt {
+        set: label.set.to_string(),
+        main: main.display().to_string(),
+        size_bytes: sets::bytes(rebuilt.blocks),
+        moment: rebuilt.barrier.as_ref().map(Moment::of),
+        dropped_bytes: sets::bytes(rebuilt.dropped.blocks),
+        dropped_damaged: rebuilt.dropped.is_damaged,
+        replayed_bytes: sets::bytes(opened.blocks),
+        without_log: false,
+        damaged: BadBlocks::of(&rebuilt.damaged),
+        next: match is_store(&ground) {
+            true => format!("Mount it with: holdfast mount {} DIR -o log={}", shell(main), shell(log)),
+            false => format!("Serve it with: holdfast flashlog serve --main {} --log {}", shell(main), shell(log)),
         },
-    );
-    Ok(if rebuilt.damaged.is_empty() { exit::OK } else { exit::UNWELL })
+    })
 }
+
+fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspected) -> Result<Rebuilt> {
+    let FlashlogRebuild { main, accept_damage, .. } = arguments;
+    let mut ground = ground(arguments, label.blocks)?;
+    let _shown = Progress::unknown(WHAT);
+    let (device, name) = (ground.device.clone(), sets::random_uuid()?);
+    let rebuilt = flashlog::rebuild_without_log(backup, device, name, *accept_damage).map_err(explain)?;
+    ground.keep();
+    Ok(Rebuilt {
+        set: label.set.to_string(),
+        main: main.display().to_string(),
+        size_bytes: sets::bytes(rebuilt.blocks),
+        moment: None,
+        dropped_bytes: 0,
+        dropped_damaged: false,
+        replayed_bytes: 0,
+        without_log: true,
+        damaged: BadBlocks::of(&rebuilt.damaged),
+        next: match is_store(&ground) {
+            true => format!("Mount it with: holdfast mount {} DIR -o without-log", shell(main)),
+            false => format!("Serve it with: holdfast flashlog serve --main {} --without-log", shell(main)),
+        } + "; holdfast flashlog attach --new gives it a log",
+    })
+}
+
+fn is_store(ground: &Ground) -> bool {
+    holdfast_physical::blocks_of_store(&*ground.device).is_some()
+}
+
+const WHAT: &str = "making main anew";
+const WITHOUT: &str =
+    "this log is of no use with the backup: --without-log makes main as the backup is, without what was written since";
