@@ -394,6 +394,11 @@ impl Set {
     pub(crate) fn end_waits(&self) {
         self.watch.end();
     }
+
+    /// What is at work on it for commands ends soon.
+    pub(crate) fn cut_off(&self) {
+        self.watch.cut_off();
+    }
 }
 
 impl Drop for Set {

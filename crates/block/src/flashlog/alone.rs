@@ -45,7 +45,7 @@ pub(super) struct NotGrown {
 
 /// Main alone.
 pub(super) struct Alone {
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     pub(super) blocks: u64,
     pub(super) main: Arc<dyn Device>,
     /// When it came to be alone; `None` if it was when it was opened.

@@ -279,6 +279,9 @@ impl Joining {
                 self.blocks += std::mem::take(&mut gathered);
             }
             let (Some(&(first, _)), Some(&(last, count))) = (runs.first(), runs.last()) else { return Ok(true) };
+            if let Some(watch) = &options.watch {
+                watch.check_open(&alone.name)?;
+            }
             at = last + count;
             let part = &mut bytes[..(at - first) as usize * BLOCK_SIZE];
             alone.main.read(first, &mut [IoSliceMut::new(part)])?;

@@ -71,15 +71,17 @@ pub struct Watch {
     unread: Mutex<[Unread; 3]>,
     has_unread: AtomicBool,
     is_ending: AtomicBool,
+    is_closing: AtomicBool,
 }
 
 impl Watch {
     /// With the mode and the clocks of these options.
     pub fn new(policy: Policy, options: &Options, source: Box<dyn Source>) -> Arc<Watch> {
         let (timer, now) = (Arc::clone(&options.timer), Arc::clone(&options.now));
-        let (troubles, is_ending) = (Mutex::default(), AtomicBool::new(false));
+        let (troubles, is_ending, is_closing) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
         let (unread, has_unread) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Watch { policy, mode: options.mode, timer, now, source, troubles, unread, has_unread, is_ending })
+        let mode = options.mode;
+        Arc::new(Watch { policy, mode, timer, now, source, troubles, unread, has_unread, is_ending, is_closing })
     }
 
     /// The device as one that has the policy's patience.
@@ -124,6 +126,20 @@ impl Watch {
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
         self.timer.wake();
+    }
+
+    /// The set is about to be closed: backups, and logs on their way back, are cut off where they are. They go on with the next one, as after a
+    /// power cut.
+    pub fn cut_off(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// That the set stays open.
+    pub(super) fn check_open(&self, device: &Arc<str>) -> Result<(), DeviceError> {
+        match self.is_closing.load(Ordering::SeqCst) {
+            true => Err(DeviceError::Unsuitable { device: Arc::clone(device), reason: "the set is being closed" }),
+            false => Ok(()),
+        }
     }
 
     fn note(&self, role: Role, note: impl FnOnce(&mut Trouble)) {
@@ -286,6 +302,9 @@ impl Patient {
 
     /// Does it with the device that there is, as often and as long as the policy says.
     fn with<T>(&self, mut act: impl FnMut(&dyn Device) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if self.role == Role::Backup {
+            self.watch.check_open(&self.name)?;
+        }
         let mut tries = 0;
         loop {
             let (error, epoch) = {

@@ -181,6 +181,9 @@ pub(crate) fn serve(
     }
     notify::stopping("writing what is not on the disk yet");
     if let Some(commands) = commands {
+        if let Some(set) = state.live.read().disks.set() {
+            set.cut_off();
+        }
         commands.end();
     }
     state.live.read().scrubber.stop();

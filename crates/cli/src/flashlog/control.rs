@@ -16,7 +16,6 @@ use crate::mounts::plain;
 use crate::stack;
 use holdfast_block::flashlog::Uuid;
 use holdfast_block::nbd::{Listener, Stop};
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use serde::de::DeserializeOwned;
@@ -28,7 +27,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -338,8 +338,10 @@ pub(crate) enum Response {
 /// The thread that takes commands.
 pub(crate) struct Commands {
     ending: Ending,
-    /// Ends when no state is served any more.
-    served: Receiver<()>,
+    /// For whoever else is at work on the set.
+    working: Sender<()>,
+    /// Ends when nobody is at work any more.
+    worked: Receiver<()>,
     thread: JoinHandle<()>,
 }
 
@@ -348,8 +350,8 @@ pub(crate) struct Commands {
 struct Ending {
     /// Readable from then on.
     stop: Arc<OwnedFd>,
-    /// Who serves a state has a copy, as its socket is to be gone before the process is. None: no more are served.
-    serving: Arc<Mutex<Option<Sender<()>>>>,
+    /// No more states are served.
+    is_over: Arc<AtomicBool>,
 }
 
 impl Commands {
@@ -361,30 +363,40 @@ impl Commands {
     ) -> Result<Commands> {
         let listener = Listener::unix(path, 0o600).map_err(|error| Failure::at(path, plain(&error)))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(stack::says)?;
-        let (serving, served) = channel();
-        let ending = Ending { stop: Arc::new(stop), serving: Arc::new(Mutex::new(Some(serving))) };
-        let of_thread = ending.clone();
+        let (working, worked) = channel();
+        let ending = Ending { stop: Arc::new(stop), is_over: Arc::default() };
+        let (of_thread, at_work) = (ending.clone(), working.clone());
         let run = move || {
-            if let Err(error) = take_commands(&listener, &of_thread, Arc::new(respond)) {
+            if let Err(error) = take_commands(&listener, &of_thread, &at_work, Arc::new(respond)) {
                 tracing::error!(%error, "no commands are taken any more");
             }
         };
         let thread = spawn("control".into(), run).map_err(stack::says)?;
-        Ok(Commands { ending, served, thread })
+        Ok(Commands { ending, working, worked, thread })
     }
 
-    /// No more commands, and no states are served. A backup that is under way is cut off with the process; the next one goes on with it.
+    /// Whoever has it is waited for in the end.
+    pub(crate) fn at_work(&self) -> Sender<()> {
+        self.working.clone()
+    }
+
+    /// No more commands, and no states are served; what is under way is waited for, as it would go on with a set that is closed. What does not end
+    /// soon, as a scrub, is cut off with the process.
     pub(crate) fn end(self) {
+        self.ending.is_over.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&*self.ending.stop, &1_u64.to_ne_bytes());
         let _ = self.thread.join();
-        self.ending.serving.lock().take();
-        let _ = self.served.recv_timeout(PATIENCE);
+        drop(self.working);
+        if self.worked.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a command is still at work, and is cut off");
+        }
     }
 }
 
 fn take_commands(
     listener: &Listener,
     ending: &Ending,
+    at_work: &Sender<()>,
     respond: Arc<impl Fn(Request, &mut dyn FnMut(Copied)) -> Response + Send + Sync + 'static>,
 ) -> io::Result<()> {
     loop {
@@ -406,7 +418,9 @@ fn take_commands(
             }
         };
         let (client, respond, ending) = (UnixStream::from(client), respond.clone(), ending.clone());
+        let at_work = at_work.clone();
         let talk = move || {
+            let _at_work = at_work;
             if let Err(error) = answer(&client, ending, |request, tell| respond(request, tell)) {
                 tracing::debug!(%error, "a command went away");
             }
@@ -457,7 +471,9 @@ fn answer(
     match response {
         Response::Answer(answer) => write_line(&mut to, &answer),
         Response::Past(server) => {
-            let Some(_serving) = ending.serving.lock().clone() else { return Ok(()) };
+            if ending.is_over.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             write_line(&mut to, &Answer::Past(server.report.clone()))?;
             let (stop, client) = (Stop::new()?, stream.try_clone()?);
             let on_end = stop.clone();
@@ -483,4 +499,38 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<T> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     serde_json::from_slice(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+
+    #[test]
+    fn a_command_that_is_at_work_is_waited_for_in_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("set.control");
+        let (begun, has_begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        let (may_go_on, is_done) = (Mutex::new(may_go_on), Arc::new(AtomicBool::new(false)));
+        let done = is_done.clone();
+        let commands = Commands::take(&path, move |_, _| {
+            begun.send(()).unwrap();
+            may_go_on.lock().recv().unwrap();
+            done.store(true, Ordering::SeqCst);
+            Response::Answer(Answer::Failed(Failure::new("done")))
+        })
+        .unwrap();
+        let mut client = UnixStream::connect(&path).unwrap();
+        write_line(&mut client, &Request::CatchUp).unwrap();
+        has_begun.recv().unwrap();
+        let ending = std::thread::spawn(move || commands.end());
+        // It has begun to end: nobody is listened to any more.
+        while UnixStream::connect(&path).is_ok() {
+            std::thread::yield_now();
+        }
+        go_on.send(()).unwrap();
+        ending.join().unwrap();
+        assert!(is_done.load(Ordering::SeqCst));
+    }
 }

@@ -149,23 +149,29 @@ pub(crate) fn serve(serving: Serving, inherited: Vec<Listener>, ready: impl FnOn
     let backup = Mutex::new(serving.backup.clone());
     let set = Arc::new(Set { in_use, serving, uris, backup });
     let stop = Stop::new().map_err(says)?;
-    watch_signals(stop.clone(), watch)?;
-    if let Some(log) = returning {
-        let set = set.clone();
-        spawn("attach".into(), move || set.take_back(&log)).map_err(says)?;
-    }
+    watch_signals(stop.clone(), watch.clone())?;
     let (at_main, at_log, reads) = (lasting.clone(), lasting.clone(), lasting.clone());
     let catching_up = spawn("catch-up".into(), move || at_main.serve_main()).map_err(says)?;
     let logging = spawn("log".into(), move || at_log.serve_log()).map_err(says)?;
     let reading = spawn("reads".into(), move || reads.serve_reads()).map_err(says)?;
     let asked = set.clone();
     let control = Commands::take(&control_path, move |request, tell| asked.respond(request, tell))?;
+    if let Some(log) = returning {
+        let (set, at_work) = (set.clone(), control.at_work());
+        let attach = move || {
+            set.take_back(&log);
+            drop(at_work);
+        };
+        spawn("attach".into(), attach).map_err(says)?;
+    }
     ready(&Ready { report: set.report(), control: control_path, replayed_blocks });
     notify::ready(&format!("Flashlog {uuid} is served"));
     let served = server.run(&listeners, &stop).map_err(says);
     notify::stopping("bringing main up to date");
     #[cfg(feature = "ublk")]
     let served = served.and(disk.map_or(Ok(()), |disk| disk.stop().map_err(says)));
+    // Whoever is still at work would write to a set that is closed.
+    watch.cut_off();
     control.end();
     lasting.end_main();
     // A panic would have ended the process.
