@@ -61,7 +61,7 @@ fn respond(state: &State, request: Request, tell: &mut dyn FnMut(Copied)) -> Res
             None => Err(Failure::new("the store is on no Flashlog any more")),
         },
         Request::Backup(to, verify) => {
-            back_up(state, to, verify, tell).map(|report| Response::Answer(Answer::BackedUp(report)))
+            back_up(state, to, verify, tell).map(|report| Response::Answer(Answer::BackedUp(Box::new(report))))
         }
         Request::Moments(backup) => with_backup(state, backup, |set, backup| set.in_use.moments(backup)),
         Request::Past(backup, at, socket) => {

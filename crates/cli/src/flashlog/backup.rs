@@ -48,6 +48,9 @@ pub(crate) struct BackupReport {
     pub(crate) recovery_point: Option<u64>,
     /// The device is a backup of this set only now.
     new: bool,
+    /// UUID of the backup that the set had before, whose place it has taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaces: Option<String>,
     /// Everything was copied.
     full: bool,
     copied_bytes: u64,
@@ -255,6 +258,7 @@ pub(crate) fn run(
         backup: shown(&to.path),
         recovery_point: None,
         new,
+        replaces: before.map(|before| before.to_string()),
         full: done.is_full,
         copied_bytes: sets::bytes(done.blocks + done.copied_blocks),
         steps: done.steps,

@@ -84,7 +84,7 @@ pub(crate) enum Answer {
     /// What was asked for is under way; another answer follows.
     Under(Copied),
     Status(Box<SetReport>),
-    BackedUp(BackupReport),
+    BackedUp(Box<BackupReport>),
     Moments(Moments),
     Past(PastReport),
     Attached(AttachReport),
@@ -220,7 +220,7 @@ impl Server {
         watch: &mut dyn FnMut(Copied),
     ) -> Result<BackupReport> {
         match self.ask_watching(&Request::Backup(to, verify), watch)? {
-            Answer::BackedUp(report) => Ok(report),
+            Answer::BackedUp(report) => Ok(*report),
             _ => Err(senseless()),
         }
     }

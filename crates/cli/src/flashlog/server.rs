@@ -317,7 +317,7 @@ impl Set {
         let report = backup::run(&set, &to, verify, tell, |error| lasting.heed(error))?;
         tracing::info!("backup to {} is done", to.path.display());
         *last = Some(to.path);
-        Ok(Answer::BackedUp(report))
+        Ok(Answer::BackedUp(Box::new(report)))
     }
 }
 

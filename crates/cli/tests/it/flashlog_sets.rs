@@ -540,8 +540,12 @@ fn a_backup_that_takes_the_place_of_another_is_told_before_it_is_copied() {
         let said = backup(&["--to", refused]);
         assert!(said.code != Some(0) && said.err.contains(why) && !said.err.contains(TOLD), "{}", said.err);
     }
-    let told = backup(&["--to", "other"]).exits(0).err;
-    assert!(told.contains(TOLD) && told.contains(KEPT), "{told}");
+    let status = rig.run(["flashlog", "status", "backup", "--json"]).exits(0).json();
+    let before = &status["devices"][0]["uuid"];
+    let told = backup(&["--to", "other", "--json"]).exits(0);
+    assert!(told.err.contains(TOLD) && told.err.contains(KEPT), "{}", told.err);
+    assert_eq!((&told.json()["replaces"], before.is_string()), (before, true), "{status}");
+    assert_eq!(backup(&["--json"]).exits(0).json()["replaces"], serde_json::Value::Null);
     for same in [&["--to", "other"][..], &[]] {
         assert_eq!(backup(same).exits(0).err, "");
     }
