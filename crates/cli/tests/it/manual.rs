@@ -271,6 +271,29 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     assert!(service.contains("\nEnvironmentFile=/etc/holdfast%f.conf\n"), "{service}");
 }
 
+/// The server may come later, or be started again; a wrong command stays one.
+#[test]
+fn what_may_come_right_is_tried_again_by_the_units_of_a_flashlog() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let rig = Rig::new();
+    rig.run(["flashlog", "create", "--main", "m", "--log", "l", "--backup", "b", "--size", "16M"]).exits(0);
+    fs::remove_file(rig.path("l")).unwrap();
+    for (unit, may, wrong) in [
+        ("holdfast-flashlog-backup@.service", &["backup", "--to", "b"][..], &["backup", "--too", "b"][..]),
+        ("holdfast-flashlog@.service", &["serve", "--main", "m", "--log", "l"], &["serve", "--main", "m"]),
+    ] {
+        let text = fs::read_to_string(contrib.join(unit)).unwrap();
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_string);
+        assert_eq!(value("Restart=").as_deref(), Some("on-failure"), "{unit}");
+        let never = value("RestartPreventExitStatus=").expect(unit);
+        let is_tried_again = |words: &[&str]| {
+            let code = rig.run([&["flashlog"], words].concat()).code.unwrap();
+            code != 0 && !never.split(' ').any(|never| never == code.to_string())
+        };
+        assert!(is_tried_again(may) && !is_tried_again(wrong), "{unit}");
+    }
+}
+
 #[test]
 fn the_udev_rules_name_what_there_is() {
     let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
