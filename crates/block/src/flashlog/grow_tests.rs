@@ -56,7 +56,10 @@ fn a_set_becomes_larger_while_it_is_used_with_its_log_and_without() {
             "its device is too small"
         );
         assert!(matches!(of_set.scrub(devices.backup.clone()), Err(Error::Outgrown { .. })));
-        assert!(matches!(of_set.past(devices.backup.clone(), At::Now), Err(Error::Outgrown { .. })));
+        let past = of_set.past(devices.backup.clone(), At::Now).unwrap();
+        devices.check(&past, "as a state");
+        assert!((past.blocks(), get(&past, LARGER - 1)) == (LARGER, block(LAST)));
+        drop(past);
         check_without_main(&devices, &devices.backup, mode, LARGER, "with the old backup");
         let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(LARGER)));
         of_set.create_backup(backup.clone(), Uuid([61; 16])).unwrap();
@@ -78,6 +81,45 @@ fn a_set_becomes_larger_while_it_is_used_with_its_log_and_without() {
         let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(mode)).unwrap();
         assert_eq!(set.blocks(), 3 * BLOCKS);
         devices.check(&set, "opened again");
+    }
+}
+
+#[test]
+fn states_in_between_are_there_from_before_and_after_the_set_became_larger() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (devices, set) = Devices::new(mode);
+        let set = Lasting::of(set, alone());
+        let all = |device: &dyn Device, blocks| (0..blocks).map(|at| get(device, at)).collect::<Vec<_>>();
+        let last = |set: &Lasting| {
+            let barriers = set.set().unwrap().barriers(devices.backup.clone()).unwrap();
+            barriers.last().unwrap().number
+        };
+        devices.write_some(&set, 20_000, 30);
+        set.flush().unwrap();
+        let mut states = vec![(last(&set), all(&set, BLOCKS))];
+        set.grow(LARGER).unwrap();
+        for round in 0..2 {
+            put(&set, LARGER - 1 - round, LAST).unwrap();
+            devices.write_some(&set, 30_000 + round * 1000, 30);
+            set.flush().unwrap();
+            states.push((last(&set), all(&set, LARGER)));
+        }
+        let check = |past: Past, state: &[Vec<u8>], what: &str| {
+            assert_eq!(past.blocks(), LARGER, "{what}");
+            assert!(all(&past, BLOCKS) == state[..BLOCKS as usize], "{what}");
+            let zeros = vec![0; crate::BLOCK_SIZE];
+            let behind = (BLOCKS..LARGER).all(|at| get(&past, at) == *state.get(at as usize).unwrap_or(&zeros));
+            assert!(behind, "{what}");
+        };
+        for (number, state) in &states {
+            let past = set.set().unwrap().past(devices.backup.clone(), At::Barrier(*number)).unwrap();
+            check(past, state, &format!("{mode:?}, in use, barrier {number}"));
+        }
+        drop(set);
+        for (number, state) in &states {
+            let past = Past::open(devices.backup.clone(), devices.log.clone(), At::Barrier(*number)).unwrap();
+            check(past, state, &format!("{mode:?}, barrier {number}"));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::at::{At, Barrier, Behind, Kept, is_good};
+use super::chunk::zero_sum;
 use super::device::Flashlog;
 use super::format::Role;
 use super::labels::Labelled;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A state that a set had, as a device that cannot be written. It keeps 24 bytes in memory for each block that was written between the
 /// backup's state and this one (up to twice as much while it is opened), so 6 MiB for each GiB of a log at most.
+/// It is as large as the set is now, with zeros where that had nothing then.
 pub struct Past {
     name: Arc<str>,
     blocks: u64,
@@ -73,7 +75,8 @@ impl Past {
     }
 
     fn of(backup: Backup, behind: Behind, at: At, held: Option<Hold>) -> Result<Past, Error> {
-        backup.check_size(behind.blocks())?;
+        // The set may have become larger since. What it has there is in the log, or was never written.
+        let blocks = behind.blocks().max(backup.label().blocks);
         let (point, barrier) = behind.choose(&behind.survey()?, at)?;
         let newest = behind.newest(point)?;
         let state = match &barrier {
@@ -82,7 +85,7 @@ impl Past {
         };
         Ok(Past {
             name: format!("{} with {} at {state}", backup.labels.device.name(), behind.rings.device.name()).into(),
-            blocks: backup.label().blocks,
+            blocks,
             base: Base::of(backup)?,
             log: Some(InLog { rings: behind.rings, newest }),
             barrier,
@@ -106,7 +109,9 @@ impl Past {
     }
 
     fn places(&self, first: u64, count: u64) -> Result<Vec<Place>, crate::Error> {
-        let based = self.base.find(first, count)?;
+        let on_backup = self.base.backup.label().blocks.saturating_sub(first).min(count);
+        let mut based = self.base.find(first, on_backup)?;
+        based.resize(count as usize, Based { block: None, sum: Some(zero_sum()) });
         let in_log = |address: u64| {
             let log = self.log.as_ref()?;
             let at = log.newest.binary_search_by_key(&address, |kept| kept.address).ok()?;
