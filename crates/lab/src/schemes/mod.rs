@@ -13,6 +13,7 @@ mod plain;
 
 use crate::document::Place;
 use crate::numbered::block;
+use holdfast_block::flashlog::Mode;
 use holdfast_block::{BLOCK_SIZE, MemoryDevice};
 use medium::{BLOCKS, Contents, Fuse, Medium};
 use rand::{Rng, SeedableRng};
@@ -48,13 +49,16 @@ pub enum Scheme {
     Backup,
     /// Kept states on the same disk, on which nothing is overwritten.
     Snapshots,
-    /// Main, log and backup.
+    /// Main, log and backup; a flush waits for main and log.
     Flashlog,
+    /// The same; a flush waits for the log only, and main gets everything later.
+    FlashlogAsync,
 }
 
 impl Scheme {
     /// In the order of the table.
-    pub const ALL: [Scheme; 5] = [Scheme::Disk, Scheme::Raid1, Scheme::Backup, Scheme::Snapshots, Scheme::Flashlog];
+    pub const ALL: [Scheme; 6] =
+        [Scheme::Disk, Scheme::Raid1, Scheme::Backup, Scheme::Snapshots, Scheme::Flashlog, Scheme::FlashlogAsync];
 
     fn name(self) -> &'static str {
         match self {
@@ -63,6 +67,7 @@ impl Scheme {
             Scheme::Backup => "backup",
             Scheme::Snapshots => "snapshots",
             Scheme::Flashlog => "Flashlog",
+            Scheme::FlashlogAsync => "Flashlog, asynchronous",
         }
     }
 
@@ -75,7 +80,7 @@ impl Scheme {
             Scheme::Raid1 => vec![("first disk", disk_blocks, true, true), ("second disk", disk_blocks, true, true)],
             Scheme::Backup => vec![("disk", disk_blocks, true, true), ("backup", disk_blocks, false, false)],
             Scheme::Snapshots => vec![("disk", copy_on_write::DISK_BLOCKS, true, true)],
-            Scheme::Flashlog => {
+            Scheme::Flashlog | Scheme::FlashlogAsync => {
                 vec![("main", main, true, true), ("log", log, false, true), ("backup", backup, false, false)]
             }
         }
@@ -86,8 +91,15 @@ impl Scheme {
             Scheme::Disk | Scheme::Backup => Box::new(plain::Plain::new(media, 1)),
             Scheme::Raid1 => Box::new(plain::Plain::new(media, 2)),
             Scheme::Snapshots => Box::new(copy_on_write::CopyOnWrite::new(media)),
-            Scheme::Flashlog => Box::new(flashlog::Set::new(media).map_err(|error| error.to_string())?),
+            Scheme::Flashlog | Scheme::FlashlogAsync => {
+                Box::new(flashlog::Set::new(media, self.mode()).map_err(|error| error.to_string())?)
+            }
         })
+    }
+
+    /// Of a Flashlog.
+    fn mode(self) -> Mode {
+        if self == Scheme::FlashlogAsync { Mode::Asynchronous } else { Mode::Synchronous }
     }
 
     /// All that can be got back from what the media have.
@@ -96,7 +108,7 @@ impl Scheme {
             Scheme::Disk | Scheme::Backup => plain::recover(media, 1),
             Scheme::Raid1 => plain::recover(media, 2),
             Scheme::Snapshots => copy_on_write::recover(media),
-            Scheme::Flashlog => flashlog::recover(media),
+            Scheme::Flashlog | Scheme::FlashlogAsync => flashlog::recover(media, self.mode()),
         }
     }
 }
@@ -378,7 +390,8 @@ pub fn markdown(cells: &[Cell]) -> String {
     let mut out = format!("| what happens | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
     for row in cells.chunks(Scheme::ALL.len()) {
         let _ = write!(out, "| {} |", row[0].mishap.name());
-        let thesis = std::iter::once(None).chain(row[0].mishap.thesis().map(Some));
+        // It says nothing of a lone disk, and does not tell the modes apart.
+        let thesis = std::iter::once(None).chain(row[0].mishap.thesis().map(Some)).chain([None]);
         for (cell, thesis) in row.iter().zip(thesis) {
             let whole =
                 if cell.lost == Lost::Mixture && cell.has_whole { "; or what came since the last one" } else { "" };

@@ -5,10 +5,12 @@ use holdfast_lab::schemes::{Lost, Mishap, PLACE, Scheme, markdown, run};
 /// What a Flashlog promises, and what the others cannot do.
 fn expected(scheme: Scheme, mishap: Mishap) -> Lost {
     match (scheme, mishap) {
-        (Scheme::Flashlog, Mishap::PowerFailure | Mishap::KernelPanic) => Lost::Unflushed,
-        (Scheme::Flashlog, Mishap::MemoryFault) => Lost::Since,
-        (Scheme::Flashlog, Mishap::Malware) => Lost::SinceSaved,
-        (Scheme::Flashlog, _) => Lost::Nothing,
+        // What main has not yet is on the log alone.
+        (Scheme::FlashlogAsync, Mishap::DeviceFailure) => Lost::SinceSaved,
+        (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::PowerFailure | Mishap::KernelPanic) => Lost::Unflushed,
+        (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::MemoryFault) => Lost::Since,
+        (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::Malware) => Lost::SinceSaved,
+        (Scheme::Flashlog | Scheme::FlashlogAsync, _) => Lost::Nothing,
         (Scheme::Snapshots, Mishap::PowerFailure | Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Unflushed,
         (_, Mishap::PowerFailure) => Lost::Mixture,
         (_, Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Nothing,
