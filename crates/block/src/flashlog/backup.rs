@@ -616,6 +616,13 @@ impl Flashlog {
             backup.flush()?;
             backup.labels.write(|label| label.applied = to)?;
         } else {
+            if self.options.order == Order::TrimsBeforeBackup {
+                let (mut head, applied) = (self.head.lock(), self.stages.lock().applied);
+                head.keep = Some(to);
+                let written = self.write_points(&mut head, applied);
+                drop(head);
+                self.heed(written)?;
+            }
             let of_log = self.head.lock().labels.label.clone();
             backup.commit(stager, to, &of_log)?;
         }

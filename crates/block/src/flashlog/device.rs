@@ -67,6 +67,8 @@ pub enum Order {
     ForgetsZeros,
     /// A full log lets go of what main does not have and nothing has replaced.
     LetsGoOfNeeded,
+    /// The log lets go of what a backup is about to have before that has it durably.
+    TrimsBeforeBackup,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.

@@ -127,7 +127,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 16] = [
+pub const PLANTS: [(&str, Plant); 17] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -141,6 +141,7 @@ pub const PLANTS: [(&str, Plant); 16] = [
     ("forgets-dirty", Plant::Order(Order::ForgetsDirty)),
     ("new-log-forgets-alone", Plant::Order(Order::NewLogForgetsAlone)),
     ("lets-go-of-needed", Plant::Order(Order::LetsGoOfNeeded)),
+    ("trim-before-backup", Plant::Order(Order::TrimsBeforeBackup)),
     ("main-not-flushed", Plant::NoFlushOf(Device::Main)),
     ("log-not-flushed", Plant::NoFlushOf(Device::Log)),
     ("backup-not-flushed", Plant::NoFlushOf(Device::Backup)),

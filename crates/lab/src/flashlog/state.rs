@@ -195,7 +195,9 @@ pub(super) fn rebuild(
     let [main, log, backup] = again.unwrap_or([main, images.log.clone(), images.backup.clone()]).map(Arc::new);
     match flashlog::rebuild(backup, log.clone(), main.clone(), name) {
         Ok(_) => {}
-        Err(flashlog::Error::Incomplete { .. } | flashlog::Error::Gap { .. }) => return Ok(None),
+        Err(flashlog::Error::Incomplete { .. }) => return Ok(None),
+        // A log that was full says what it has let go of.
+        Err(flashlog::Error::Gap { .. }) if has_map(&*log)? => return Ok(None),
         // It has had a new log since.
         Err(flashlog::Error::Replaced { .. }) if life.is_lasting => return Ok(None),
         Err(error) => return Err(format!("main cannot be made anew: {error}")),
@@ -203,6 +205,12 @@ pub(super) fn rebuild(
     let (backed_up, number) = judge_backup(life, moment, &*main)?;
     open(life, moment, &main, &log).map_err(|what| format!("with a main made anew: {what}"))?;
     Ok(Some(Rebuilt { backed_up, number }))
+}
+
+/// Whether the log says that it does not keep all that the backup lacks.
+fn has_map(log: &dyn Device) -> Result<bool, String> {
+    let inspected = flashlog::inspect(log).map_err(|error| format!("the log is not recognised: {error}"))?;
+    Ok(inspected.is_some_and(|log| log.has_map))
 }
 
 /// What a backup has must be a state that there was: its contents, and after how many of the writes they were there.

@@ -44,7 +44,7 @@ fn planted_mistakes_are_found() {
             Plant::Order(
                 Order::ChangeBeforeMap | Order::AttachSkipsBlock | Order::ForgetsDirty | Order::NewLogForgetsAlone,
             ) => Kind::Lasting.seed_from(20),
-            Plant::NoFlushOf(Device::Backup) => Kind::WithBackup.seed_from(20),
+            Plant::Order(Order::TrimsBeforeBackup) | Plant::NoFlushOf(Device::Backup) => Kind::WithBackup.seed_from(20),
             _ => Kind::WithoutBackup.seed_from(20),
         };
         let (report, failure) =
