@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A Flashlog set behind its server, against real clients, in both modes: nbdcopy through TLS, a server that is killed between the writes of
-# several connections and their flush, and nbdfuse with a loop device and ext4 on it while the server is started again. What a single file
-# behind the same protocol does is in nbd.sh.
+# several connections and their flush, one that is killed as soon as libnbd or qemu-io have the answer to a write with FUA or to a flush, and
+# nbdfuse with a loop device and ext4 on it while the server is started again. What a single file behind the same protocol does is in nbd.sh.
 #
 # It runs in a mount namespace of its own. ROUNDS is how often the server is killed in each mode (default 6).
 . "$(dirname "$0")/lib.sh"
@@ -170,6 +170,108 @@ PYTHON
     end_server
     # Exit code 3: it has no backup. Of anything else it would say more.
     check "$MODE: nothing but a backup is missing" bash -c '"$1" flashlog status "$2/main" "$2/log" >said; [ $? = 3 ] && grep -q "^  state   open$" said && grep -q "^  state   no backup goes with the log: " said' - "$HOLDFAST" "$SET"
+    rm -rf "$SET"
+done
+
+# ---- kill -9 as soon as something is answered ---------------------------------------------------------------------------
+
+# Whoever has got the answer to a write with FUA, or to a flush, kills the server in the next moment. What had been answered so is there, in
+# synchronous mode on main as well.
+cat >answered.py <<'PYTHON'
+import json, nbd, os, random, signal, subprocess, sys
+step, path = sys.argv[1:3]
+BLOCK, BLOCKS = 4096, 2048
+has = {int(at): value for at, value in json.load(open("answered.json")).items()}
+
+def runs():
+    # Less than is written to the log unasked, and what comes later may be over what came before.
+    for _ in range(random.randrange(1, 6)):
+        count = random.randrange(1, 24)
+        yield random.randrange(BLOCKS - count), count, random.randrange(1, 256)
+
+def qemu_io(server, fua):
+    client = subprocess.Popen(["qemu-io", "-f", "raw", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = b""
+    def until(end):
+        nonlocal said
+        while end not in said:
+            some = os.read(client.stdout.fileno(), 4096)
+            assert some, f"qemu-io ended: {said}"
+            said += some
+        said = said.split(end, 1)[1]
+    until(b"qemu-io> ")
+    def ask(order):
+        client.stdin.write(f"{order}\n".encode())
+        client.stdin.flush()
+    for first, count, value in runs():
+        ask(f"write {'-f ' if fua else ''}-P {value} {first * BLOCK} {count * BLOCK}")
+        until(f"wrote {count * BLOCK}/{count * BLOCK} bytes".encode())
+        until(b"qemu-io> ")
+        has.update((at, value) for at in range(first, first + count))
+    if not fua:
+        ask("flush")
+        until(b"qemu-io> ")
+    os.kill(server, signal.SIGKILL)
+    client.kill()
+    client.wait()
+
+def libnbd(server, how):
+    connection = nbd.NBD()
+    connection.connect_uri(path)
+    fua = nbd.CMD_FLAG_FUA if how != "flush" else 0
+    if how == "zero":
+        connection.pwrite(bytes([255]) * (BLOCKS * BLOCK), 0)
+        connection.flush()
+        has.update((at, 255) for at in range(BLOCKS))
+    for first, count, value in runs():
+        if how == "zero":
+            value = 0
+            connection.zero(count * BLOCK, first * BLOCK, fua)
+        else:
+            connection.pwrite(bytes([value]) * (count * BLOCK), first * BLOCK, fua)
+        has.update((at, value) for at in range(first, first + count))
+    if how == "flush":
+        connection.flush()
+    os.kill(server, signal.SIGKILL)
+
+if step == "write":
+    server, how, seed = int(sys.argv[3]), sys.argv[4], sys.argv[5]
+    random.seed(seed)
+    if how.startswith("qemu-io"):
+        qemu_io(server, how == "qemu-io FUA")
+    else:
+        libnbd(server, how)
+    json.dump(has, open("answered.json", "w"))
+else:
+    if step == "served":
+        connection = nbd.NBD()
+        connection.connect_uri(path)
+        read = lambda at: connection.pread(BLOCK, at * BLOCK)
+    else:
+        main = open(path, "rb")
+        read = lambda at: os.pread(main.fileno(), BLOCK, at * BLOCK)
+    lost = [at for at, value in has.items() if read(at) != bytes([value]) * BLOCK]
+    if step == "served":
+        # Each round tells of its own.
+        json.dump({at: value for at, value in has.items() if at not in lost}, open("answered.json", "w"))
+    assert not lost, f"of {len(has)} blocks {len(lost)} are not as they were answered, the first of them {min(lost)}"
+PYTHON
+
+for MODE in sync async; do
+    new_set "answered-$MODE" 64M
+    serve --socket "$SOCKET"
+    URI="nbd+unix:///?socket=$SOCKET"
+    echo '{}' >answered.json
+    for round in $(seq 3); do
+        for how in FUA zero flush "qemu-io FUA" "qemu-io flush"; do
+            bounded 60 python3 answered.py write "$URI" "$SERVER" "$how" "$SEED $round $how" || die "$MODE: $how: no answer to a write"
+            tail --pid="$SERVER" -f /dev/null
+            [ "$MODE" = async ] || check "$MODE: $how, kill -9, main alone, round $round" python3 answered.py main "$SET/main"
+            serve --socket "$SOCKET"
+            check "$MODE: $how, kill -9 at once, round $round" bounded 60 python3 answered.py served "$URI"
+        done
+    done
+    end_server
     rm -rf "$SET"
 done
 
