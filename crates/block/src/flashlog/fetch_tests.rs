@@ -17,13 +17,15 @@ const PIECE: u64 = 64;
 const PIECES: u64 = 10;
 const WRITTEN: u64 = PIECES * PIECE;
 
-/// A log that counts the blocks of data that it was asked for, and has one that cannot be read, or where reading that is a bug.
+/// A log that counts the blocks of data that it was asked for, and has one that cannot be read, where reading that is a bug, or that is not
+/// read before it may be.
 struct Log {
     below: Arc<MemoryDevice>,
     asked: AtomicU64,
     bad: AtomicU64,
     /// The first time.
     bug: AtomicU64,
+    held: AtomicU64,
 }
 
 impl Filter for Log {
@@ -38,6 +40,7 @@ impl Filter for Log {
             self.asked.fetch_add(blocks, Ordering::SeqCst);
         }
         let [bad, bug] = [&self.bad, &self.bug].map(|at| at.load(Ordering::Relaxed));
+        until(|| !(first..first + blocks).contains(&self.held.load(Ordering::SeqCst)));
         if (first..first + blocks).contains(&bug) {
             self.bug.store(u64::MAX, Ordering::Relaxed);
             panic!("planted at {bug}");
@@ -80,8 +83,8 @@ impl Rig {
     fn new(options: &Options) -> Rig {
         let (main, log) = set();
         let main = Arc::new(Main { below: main, before: OnceLock::new() });
-        let [asked, bad, bug] = [0, u64::MAX, u64::MAX].map(AtomicU64::new);
-        let log = Arc::new(Log { below: log, asked, bad, bug });
+        let [asked, bad, bug, held] = [0, u64::MAX, u64::MAX, u64::MAX].map(AtomicU64::new);
+        let log = Arc::new(Log { below: log, asked, bad, bug, held });
         let (device, _) = Flashlog::open(main.clone(), log.clone(), options).unwrap();
         (0..WRITTEN).for_each(|at| put(&device, at, at + 1).unwrap());
         device.flush().unwrap();
@@ -227,6 +230,29 @@ fn what_is_written_again_while_it_is_read_is_newer() {
         device.catch_up().unwrap();
     });
     assert!((0..WRITTEN).all(|at| get(&*rig.main.below, at) == block(newest(at))));
+}
+
+#[test]
+fn a_piece_that_is_given_up_while_it_is_read_is_not_taken_for_the_next_one() {
+    let rig = Rig::new(&few());
+    let (device, log) = (&rig.device, &rig.log);
+    let [given_up, wanted] = [3, 7].map(|at| (at, rig.in_log(at + 1)));
+    log.held.store(given_up.1, Ordering::SeqCst);
+    let asked = || log.asked.load(Ordering::SeqCst);
+    let (taken, has_ended_well) = read(device, || {
+        let piece = device.ask(vec![given_up.1 - DATA]).unwrap();
+        until(|| asked() == 1);
+        drop(piece);
+        assert!(device.fetching.is_idle());
+        let piece = device.ask(vec![wanted.1 - DATA]).unwrap();
+        log.held.store(u64::MAX, Ordering::SeqCst);
+        until(|| asked() == 2);
+        piece.take().map(Result::unwrap)
+    });
+    assert!(has_ended_well && taken.is_some_and(|bytes| bytes[..] == block(wanted.0 + 1)));
+    // Nor is one that nobody has begun to read.
+    drop(device.ask(vec![0]));
+    assert!(device.fetching.is_idle() && device.catch_up().is_ok() && rig.main_has(|_| true));
 }
 
 #[test]
