@@ -38,10 +38,15 @@ impl Drop for Stick<'_> {
     }
 }
 
+/// What a step writes: something else than the one that was at its place before.
+fn contents(step: u64) -> Vec<u8> {
+    bytes((step % 251) as u8, STEP)
+}
+
 /// Writes step by step over half of the set, with a flush behind every fourth. How many steps were answered, the flushes behind them too.
 fn work(client: &mut Client, steps: std::ops::Range<u64>) -> (u64, io::Result<()>) {
     for step in steps.clone() {
-        let done = client.try_write(step % 256 * STEP as u64, &bytes(step as u8, STEP)).and_then(|()| match step % 4 {
+        let done = client.try_write(step % 256 * STEP as u64, &contents(step)).and_then(|()| match step % 4 {
             3 => client.try_flush(),
             _ => Ok(()),
         });
@@ -58,7 +63,7 @@ fn has_all(client: &mut Client, steps: u64, failed: Option<u64>) {
     for step in steps.saturating_sub(256)..steps {
         if failed.is_none_or(|failed| failed % 256 != step % 256) {
             let found = client.read(step % 256 * STEP as u64, STEP);
-            assert!(found == bytes(step as u8, STEP), "step {step} of {steps}");
+            assert!(found == contents(step), "step {step} of {steps}");
         }
     }
 }
@@ -83,7 +88,7 @@ fn a_server_whose_stick_is_put_back_goes_on_with_what_it_had_answered() {
         let (steps, done) = work(&mut client, begun..begun + STEPS);
         assert!(steps == begun + STEPS && done.is_ok(), "{done:?}");
         // Answered, and nowhere but in memory.
-        client.try_write(steps % 256 * STEP as u64, &bytes(steps as u8, STEP)).unwrap();
+        client.try_write(steps % 256 * STEP as u64, &contents(steps)).unwrap();
         stick.pull();
         let (failed, done) = work(&mut client, steps + 1..u64::MAX);
         assert_eq!(done.unwrap_err().raw_os_error(), Some(5), "after {failed} steps");
