@@ -31,6 +31,7 @@ SNAPSHOTS = "crates/physical/src/snapshot/mod.rs"
 ENDS = "crates/physical/src/intent_log/ends.rs"
 WRITTEN = "crates/physical/src/written_pages.rs"
 SEAL = "crates/object/src/arena/seal.rs"
+META = "crates/physical/src/meta_block.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
 # What it is built from is built anew at first, perhaps on a busy machine.
@@ -137,6 +138,9 @@ MUTANTS = [
     ("clean block before it is changed", PHYSICAL, "crates/physical/src/tree.rs", "match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0], pointer.birth_phys)) {", "match copy {"),
     ("clean block after a second", PHYSICAL, "crates/physical/src/base.rs", "if now_ms.wrapping_sub(checked_ms) >= age_max_ms {", "if false && now_ms.wrapping_sub(checked_ms) >= age_max_ms {"),
     ("which block a change meets", PHYSICAL, OWNED, "        self.block.is_block(key)?;\n", "        let _ = key;\n"),
+    ("slots of blocks that are written", PHYSICAL, COMMIT, "            trees.check_slots(&self.base, epoch)?;\n", ""),
+    ("which parts of a block have changed", PHYSICAL, OWNED, "        self.changed.add(at, bytes.len());\n", ""),
+    ("slots of blocks that are read", PHYSICAL, META, "slots::check(self.bytes(), key, Parts::ALL, Limits::of(disk))", "slots::check(self.bytes(), key, Parts::default(), Limits::of(disk))"),
     ("what a scrub has worked with", PHYSICAL, "crates/physical/src/mend.rs", "match known.check_held(disk, &label, &newest) {", "match Ok::<(), holdfast_object::Error>(()) {"),
     ("batch of the intent log after its pages were read", PHYSICAL, "crates/physical/src/log_recovery.rs", "        let mut batch = open()?;\n        let mut pinned", "        let mut batch = first;\n        let mut pinned"),
     ("batch that is replayed after the store has had it", CACHE, "crates/cache/src/recover.rs", "if sum_of(&batch)? != before {", "if before.1 == u64::MAX {"),

@@ -21,6 +21,7 @@ use crate::objects::{BITMAP, REFERENCES, system_key, table_of};
 use crate::requests::Requests;
 use crate::scribble::Moment;
 use crate::sealed::{Sealed, SealedSuperblock};
+use crate::slots::{self, Limits};
 use crate::tree::{Change, Dirty, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
@@ -161,6 +162,7 @@ impl Module {
             let next = Sealed::open_as(self.disk(), &superblock, &made()?)?;
             trees.check_identities(&self.base)?;
             trees.audit_epoch(&self.base, &self.label()?, &self.superblock()?, &next)?;
+            trees.check_slots(&self.base, epoch)?;
             (writes, superblock)
         };
         // From here on only the device and the memory can fail, and that latches the module.
@@ -476,6 +478,7 @@ impl Trees {
     /// Puts the checksums and addresses of blocks into their parents, lower levels first.
     fn seal_group(&mut self, base: &Base, keys: &[NodeKey], epoch: Epoch, writes: &mut Writes) -> Result<()> {
         let now_s = base.now_s();
+        let limits = Limits { newest: epoch, blocks: base.disk.blocks() };
         for &key in keys {
             let dirty = self.dirty.get_mut(&key).expect("listed from it");
             let changed = dirty.changed;
@@ -491,6 +494,10 @@ impl Trees {
                 sums: StoredSums::of(Checksum::crc64(dirty.block.checksum(key))),
             };
             let watched = dirty.block.release();
+            if base.disk.metadata.rolls() && self.misfit.is_none() {
+                let misfit = slots::check(dirty.block.bytes(), key, dirty.block.changed_parts(), limits).err();
+                self.misfit = misfit.map(|misfit| (key, address[0], misfit));
+            }
             let counted = self.audit.complete(key, &dirty.block, watched);
             counted.map_err(|scribble| base.give_up_changed(scribble, key, changed))?;
             let copy = |address| Outgoing { address: Guarded::new(address), key, block: dirty.block.share() };

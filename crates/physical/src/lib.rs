@@ -17,6 +17,7 @@
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
 //! | `commit`, `restart` | recovery points: what is written in which order; what happens if that has gone bad in memory |
 //! | `audit` | whether what changed in an epoch fits together |
+//! | `slots` | whether what is in a block can be there at all |
 //! | `intent_log`, `log_recovery`, `log_pages` | what a sync made durable between two recovery points |
 //! | `scrub` | every copy of every block in use, verified while the store is used |
 //! | `trim` | discards of free blocks |
@@ -71,6 +72,7 @@ pub mod scribble;
 mod scrub;
 mod sealed;
 mod sealed_record;
+mod slots;
 mod snapshot;
 mod tree;
 mod trim;

@@ -17,7 +17,9 @@ use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
+use crate::objects::{BITMAP, system_key};
 use crate::own_records::misled;
+use crate::slots::{self, Limits, Parts};
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, crc64_and_tally, identity_mix, identity_tag,
     prefetch_line, tally,
@@ -362,15 +364,19 @@ impl MetaBlock {
         Err(error)
     }
 
-    /// Checks what can be checked within the block: the pointers of a tree block.
+    /// Judges what can be judged within the block, which has just been read: each of its slots.
+    ///
+    /// # Errors
+    /// One cannot be what it says, and each of the others is believed as it is: of a block of pointers, or of the bitmap. Of other blocks that is
+    /// told, and costs only who asks for that slot: whoever takes something from it decodes it, and what is left out of a map or a table
+    /// of counters is nobody's.
     pub(crate) fn check(&self, disk: &Disk, key: NodeKey, address: u64) -> Result<()> {
-        if key.level == 0 {
-            return Ok(());
+        let Err(misfit) = slots::check(self.bytes(), key, Parts::ALL, Limits::of(disk)) else { return Ok(()) };
+        let error = misfit.at(key.place(disk, address));
+        if key.level > 0 || key.object_key() == system_key(BITMAP) {
+            return Err(error);
         }
-        for slot in 0..POINTERS as usize {
-            BlockPointer::decode_checked(self.slot(slot), key.level - 1, disk.newest(), disk.blocks())
-                .map_err(|fault| fault.at(key.place(disk, address)))?;
-        }
+        disk.note_unrepaired(address, &error);
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ use crate::guarded::{Counted, Destination};
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
+use crate::slots::Misfit;
 use crate::snapshot::Kept;
 use holdfast_object::{DomainId, Epoch, ObjectKey, PageIndex, Result, Seek};
 use rustc_hash::FxHashMap;
@@ -52,6 +53,8 @@ pub(crate) struct Trees {
     pub(crate) building: Epoch,
     /// A change that was meant for another block than there was. Nothing of the epoch gets to the device then.
     pub(crate) astray: Option<Astray>,
+    /// The first slot that cannot be what it says, of blocks that are to be written, and where. Nothing of the epoch gets to the device then.
+    pub(crate) misfit: Option<(NodeKey, u64, Misfit)>,
     pub(crate) dirty: FxHashMap<NodeKey, Dirty>,
     /// Keys put into `dirty` that have no address yet, and some that are gone.
     pub(crate) fresh: Vec<NodeKey>,

@@ -337,28 +337,33 @@ impl Trees {
         }
         // What somebody has written to a block who must not gets into the sums when the block is changed the next time.
         self.verify_written(base)?;
+        let failed = failed.iter().map(ToString::to_string).chain(self.misfit_in_words(base));
+        let failed: Vec<String> = failed.collect();
+        Err(self.give_up_as_wrong(base, next.epoch, "the same on both sides of all equations", &failed))
+    }
+
+    /// No recovery point is made of what has been done wrong.
+    pub(crate) fn give_up_as_wrong(&self, base: &Base, epoch: Epoch, expected: &str, failed: &[String]) -> Error {
         let objects = &mut self.changed.keys().copied().collect::<Vec<_>>();
         base.disk.counters.audit_failed();
-        Err(base.disk.give_up(failure(base, next.epoch, &failed, objects)))
+        base.disk.give_up(failure(base, epoch, expected, failed, objects))
     }
 }
 
 /// Most objects that are named.
 const NAMED_MAX: usize = 16;
 
-fn failure(base: &Base, epoch: Epoch, failed: &[Failure], objects: &mut [ObjectKey]) -> Corruption {
+fn failure(base: &Base, epoch: Epoch, expected: &str, failed: &[String], objects: &mut [ObjectKey]) -> Corruption {
     objects.sort_unstable();
     let named: Vec<String> = objects.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     let more = if objects.len() > named.len() { ", …" } else { "" };
-    let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
     let changed = format!("{} objects changed in it ({}{more})", objects.len(), named.join(", "));
     let got = format!(
         "not so: {} (a logic bug, to be reported; nothing of the epoch is stored; {changed})",
         failed.join(" | ")
     );
     let place = Place { address: None, ..base.disk.place(0) };
-    let (what, expected) = (format!("audit of epoch {epoch}"), "the same on both sides of all equations".to_string());
-    Corruption { place, what, expected, got }
+    Corruption { place, what: format!("audit of epoch {epoch}"), expected: expected.to_string(), got }
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::DEAD_BYTES;
 use crate::format::{BlockPointer, DeadRun, RECORD_BYTES, Record};
 use crate::meta_block::{MetadataProtection, NodeKey, OwnedBlock};
+use crate::objects::{system_key, table_of};
+use crate::slots::{self, Limits, Parts};
 use holdfast_integrity::{Checksum, StoredSums};
-use holdfast_object::{Attributes, Class, Kind, ObjectStore, Timestamp};
+use holdfast_object::{Attributes, Class, DomainId, Kind, ObjectStore, Timestamp};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -99,6 +101,22 @@ fn every_kind_of_update_is_counted_at_a_cost() {
     }
     let (alone, least) = nanos(|turn| audit.all_gone(KEY.object_key(), black_box(&blocks[place(turn).0]), 2));
     println!("{:24} {alone:7.1} ({least:6.1}) ns, with all 64 pointers", "a block dropped");
+    let table = NodeKey::new(system_key(table_of(DomainId::MAIN)), 0, 1);
+    let mut of_records = OwnedBlock::new(table, MetadataProtection::Audited);
+    (0..8).for_each(|slot| of_records.edit(table).put_record(slot, &records[0]));
+    let limits = Limits { newest: 9, blocks: 1 << 30 };
+    for (what, key, block, bytes) in
+        [("a pointer judged", KEY, &blocks[0], POINTER_BYTES), ("a record judged", table, &of_records, RECORD_BYTES)]
+    {
+        let judge = |parts| slots::check(black_box(block.bytes()), key, parts, limits).expect("it can be");
+        let (one, least) = nanos(|turn| {
+            let mut changed = Parts::default();
+            changed.add(place(turn).1 % (4096 / bytes) * bytes, bytes);
+            judge(changed);
+        });
+        let (all, all_least) = nanos(|_| judge(Parts::ALL));
+        println!("{what:24} {one:7.1} ({least:6.1}) ns, {all:7.1} ({all_least:6.1}) ns all of a block");
+    }
     let (alone, least) = nanos(|_| {
         let counted = black_box(Box::<Twin<Changes>>::default());
         let changes = counted.verified().expect("nobody has written to it");

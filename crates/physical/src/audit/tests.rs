@@ -216,7 +216,7 @@ fn the_check_finds_each_logic_bug_too() {
             "dead births" | "snapshots" | "metadata kept" => continue,
             name => panic!("equation \"{name}\" has no judge, by plant {at}"),
         };
-        let rig = rig_with(MetadataProtection::Rolling);
+        let rig = rig_with(MetadataProtection::Off);
         plant(&rig, &mut rig.module.trees.write());
         rig.commit().unwrap_or_else(|error| panic!("{what}: {error}"));
         found(&rig, kind, what);

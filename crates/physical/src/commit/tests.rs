@@ -25,7 +25,7 @@ pub(crate) struct Rig {
     pub(crate) module: Arc<Module>,
 }
 
-fn open(device: Arc<MemoryDevice>) -> Module {
+pub(crate) fn open(device: Arc<MemoryDevice>) -> Module {
     let (arena, clock) = (Arena::new(64, 0).unwrap(), Arc::new(ManualClock::new(0, 1)));
     Module::open(device, arena, clock, &OpenOptions::default()).unwrap()
 }

@@ -8,6 +8,7 @@ use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES};
 use crate::scribble::Cells;
+use crate::slots::Parts;
 use holdfast_integrity::Delta;
 use holdfast_object::Epoch;
 use std::ops::Deref;
@@ -23,6 +24,8 @@ pub(crate) struct OwnedBlock {
     block: Arc<MetaBlock>,
     /// It is as on the device from now on, and does not change.
     released: bool,
+    /// What of it has been changed.
+    changed: Parts,
     watched: Watched,
 }
 
@@ -59,7 +62,7 @@ impl OwnedBlock {
         };
         // That of its copy is not its own.
         block.put_address(0);
-        OwnedBlock { block: Arc::new(block), released: false, watched }
+        OwnedBlock { block: Arc::new(block), released: false, changed: Parts::default(), watched }
     }
 
     /// Before the first change: what is counted is counted for this epoch of the newest snapshot of `main`, or 0.
@@ -106,7 +109,12 @@ impl OwnedBlock {
             }
             Watched::Not | Watched::Copied(..) => None,
         };
-        Ok(Edit { block: Arc::make_mut(&mut self.block), changes })
+        Ok(Edit { block: Arc::make_mut(&mut self.block), changed: &mut self.changed, changes })
+    }
+
+    /// What of it has been changed, as long as it has been one to change.
+    pub(crate) fn changed_parts(&self) -> Parts {
+        self.changed
     }
 
     /// No changes from now on: the block is as on the device. Gives what tells of changes until then, which is to be audited
@@ -139,6 +147,7 @@ impl OwnedBlock {
 /// A block that is being changed.
 pub(crate) struct Edit<'a> {
     block: &'a mut MetaBlock,
+    changed: &'a mut Parts,
     changes: Option<&'a mut Twin<Changes>>,
 }
 
@@ -159,11 +168,17 @@ impl Edit<'_> {
         }
     }
 
+    /// [`MetaBlock::change`], which is noted.
+    #[inline]
+    fn change(&mut self, at: usize, bytes: &[u8], delta: impl FnOnce(&MetaBlock) -> Delta) {
+        self.changed.add(at, bytes.len());
+        self.block.change(at, bytes, delta);
+    }
+
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
         let new = pointer.encode();
         self.count(|changes, bytes| changes.pointer(&bytes.as_chunks().0[slot], &new));
-        self.block
-            .change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
+        self.change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
     }
 
     /// Puts an encoded record, or zeros.
@@ -182,7 +197,7 @@ impl Edit<'_> {
         self.count(|changes, _| changes.counter(slot, old, value));
         // As a part of its word, of which a change costs a quarter of that of bytes anywhere.
         let (word, shift) = (slot / 2, slot % 2 * 32);
-        self.block.change(slot * 4, &value.to_le_bytes(), |block| {
+        self.change(slot * 4, &value.to_le_bytes(), |block| {
             let before = block.word(word);
             Delta::of_word(word, before, before ^ u64::from(block.counter(slot) ^ value) << shift)
         });
@@ -219,11 +234,11 @@ impl Edit<'_> {
     fn put_word(&mut self, word: usize, value: u64) {
         let old = self.block.word(word);
         self.count(|changes, _| changes.word(word, old, value));
-        self.block.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
+        self.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
     }
 
     fn change_any(&mut self, at: usize, bytes: &[u8]) {
-        self.block.change(at, bytes, |block| Delta::of(at, &block.bytes.0[at..at + bytes.len()], bytes));
+        self.change(at, bytes, |block| Delta::of(at, &block.bytes.0[at..at + bytes.len()], bytes));
     }
 }
 

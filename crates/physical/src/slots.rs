@@ -1,0 +1,212 @@
+//! What each slot of a metadata block must be by itself, whatever the others are: addresses in range, types, levels, births that are not in the
+//! future. Each block that is read is judged by it, and of each that is written the slots that have changed, whether or not anything is audited:
+//! no sum says that a single value can be none, and `audit=none` makes no sums.
+
+use crate::base::Base;
+use crate::disk::Disk;
+use crate::format::{
+    BITS, BlockPointer, COUNTERS, DeadRun, Fault, LABEL_BLOCKS, RECORD_BYTES, RECORDS, Record, RecordKind,
+    StoredSnapshot, SystemKind,
+};
+use crate::meta_block::NodeKey;
+use crate::objects::{OBJECT_END, SYSTEM_END, system_kind};
+use crate::tree::Trees;
+use holdfast_object::{DomainId, Epoch, Error, Place, Result};
+use std::ops::Range;
+
+/// By what slots are judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The newest epoch that anything can be of.
+    pub(crate) newest: Epoch,
+    /// Blocks of the device.
+    pub(crate) blocks: u64,
+}
+
+impl Limits {
+    /// What can be read of a device.
+    pub(crate) fn of(disk: &Disk) -> Limits {
+        Limits { newest: disk.newest(), blocks: disk.blocks() }
+    }
+
+    /// Blocks that something can be stored in.
+    fn room(&self) -> Range<u64> {
+        2 * LABEL_BLOCKS..self.blocks.saturating_sub(2 * LABEL_BLOCKS)
+    }
+}
+
+/// A slot that can be none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Misfit {
+    slot: usize,
+    fault: Fault,
+}
+
+impl Misfit {
+    pub(crate) fn at(self, place: Place) -> Error {
+        let Misfit { slot, fault: Fault { what, expected, got } } = self;
+        Error::corrupt(place, format!("{what} in slot {slot}"), expected, got)
+    }
+}
+
+const PART_BYTES: usize = 64;
+
+/// Parts of a block, of [`PART_BYTES`] each: bit by bit.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Parts(u64);
+
+impl Parts {
+    pub(crate) const ALL: Parts = Parts(u64::MAX);
+
+    /// Adds those in which these bytes are.
+    #[inline]
+    pub(crate) fn add(&mut self, at: usize, bytes: usize) {
+        let (first, last) = (at / PART_BYTES, (at + bytes).div_ceil(PART_BYTES).clamp(1, 64) - 1);
+        self.0 |= u64::MAX << (first % 64) & u64::MAX >> (63 - last);
+    }
+
+    fn each(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let part = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(part)
+        })
+    }
+}
+
+/// Judges slots of so many bytes that have something in these parts.
+fn each<const N: usize>(
+    bytes: &[u8; 4096],
+    parts: Parts,
+    judge: impl Fn(usize, &[u8; N]) -> std::result::Result<(), Fault>,
+) -> std::result::Result<(), Misfit> {
+    let slots = bytes.as_chunks::<N>().0;
+    let mut next = 0;
+    for part in parts.each() {
+        let (first, end) = (part * PART_BYTES / N, ((part + 1) * PART_BYTES).div_ceil(N));
+        // The part before may have judged a slot that is longer than a part.
+        for (slot, bytes) in (next.max(first)..end).zip(&slots[next.max(first)..]) {
+            judge(slot, bytes).map_err(|fault| Misfit { slot, fault })?;
+        }
+        next = end;
+    }
+    Ok(())
+}
+
+/// Whether all slots in these parts of a block can be what they say.
+///
+/// # Errors
+/// The first one that cannot.
+pub(crate) fn check(bytes: &[u8; 4096], key: NodeKey, parts: Parts, limits: Limits) -> std::result::Result<(), Misfit> {
+    let Limits { newest, blocks } = limits;
+    if let Some(below) = key.level.checked_sub(1) {
+        return each(bytes, parts, |_, slot| BlockPointer::decode_checked(slot, below, newest, blocks).map(drop));
+    }
+    let kind = if key.domain == DomainId::SYSTEM.0 { system_kind(key.object) } else { None };
+    match kind {
+        Some(SystemKind::ObjectTable) => each(bytes, parts, |slot, bytes| record(key, slot, bytes, limits)),
+        Some(SystemKind::Bitmap) => bits(key, bytes, parts, &limits.room(), true),
+        Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => bits(key, bytes, parts, &(1..OBJECT_END), false),
+        Some(SystemKind::References) => references(key, bytes, parts, &limits.room()),
+        Some(SystemKind::SnapshotList) => {
+            each(bytes, parts, |_, entry| StoredSnapshot::decode(entry, newest, blocks).map(drop))
+        }
+        Some(SystemKind::DeadLists) => each(bytes, parts, |_, run| DeadRun::decode(run, newest, blocks).map(drop)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a record is of what has this place.
+fn record(key: NodeKey, slot: usize, bytes: &[u8; RECORD_BYTES], limits: Limits) -> std::result::Result<(), Fault> {
+    let Some(record) = Record::decode(bytes, limits.newest, limits.blocks, false)? else { return Ok(()) };
+    let id = key.index.saturating_mul(RECORDS).saturating_add(slot as u64);
+    let fits = match (key.object, record.kind) {
+        (0, RecordKind::System(kind)) => (1..SYSTEM_END).contains(&id) && system_kind(id) == Some(kind),
+        (1.., RecordKind::Object(_)) => (1..OBJECT_END).contains(&id),
+        _ => false,
+    };
+    match fits {
+        true => Ok(()),
+        false => {
+            Err(Fault::new("kind of object record", format!("one that {id} can be"), format!("{:?}", record.kind)))
+        }
+    }
+}
+
+/// Whether the bits of all numbers that are not `inside` are as they must be.
+fn bits(
+    key: NodeKey,
+    bytes: &[u8; 4096],
+    parts: Parts,
+    inside: &Range<u64>,
+    are_set: bool,
+) -> std::result::Result<(), Misfit> {
+    let first = key.index.saturating_mul(BITS);
+    if inside.contains(&first) && inside.contains(&first.saturating_add(BITS - 1)) {
+        return Ok(());
+    }
+    each(bytes, parts, |word, bits: &[u8; 8]| {
+        let first = first.saturating_add(64 * word as u64);
+        let bits = u64::from_le_bytes(*bits);
+        match outside(inside, first) & if are_set { !bits } else { bits } {
+            0 => Ok(()),
+            wrong => {
+                let expected = format!(
+                    "{} outside of {} to {}",
+                    if are_set { "set" } else { "clear" },
+                    inside.start,
+                    inside.end - 1
+                );
+                Err(Fault::new("bit", expected, format!("number {} is not", first + u64::from(wrong.trailing_zeros()))))
+            }
+        }
+    })
+}
+
+/// Which of 64 numbers from `first` on are not `inside`.
+fn outside(inside: &Range<u64>, first: u64) -> u64 {
+    let below = |end: u64| match end.saturating_sub(first) {
+        many @ 0..64 => (1 << many) - 1,
+        _ => u64::MAX,
+    };
+    below(inside.start) | !below(inside.end)
+}
+
+/// Whether nothing refers to what is no block to store something in.
+fn references(key: NodeKey, bytes: &[u8; 4096], parts: Parts, room: &Range<u64>) -> std::result::Result<(), Misfit> {
+    let first = key.index.saturating_mul(COUNTERS);
+    if room.contains(&first) && room.contains(&first.saturating_add(COUNTERS - 1)) {
+        return Ok(());
+    }
+    each(bytes, parts, |slot, counter: &[u8; 4]| {
+        let (block, count) = (first.saturating_add(slot as u64), u32::from_le_bytes(*counter));
+        match count == 0 || room.contains(&block) {
+            true => Ok(()),
+            false => Err(Fault::new("references", format!("0 to block {block}"), count)),
+        }
+    })
+}
+
+impl Trees {
+    /// Whether each slot that the epoch being built has changed can be what it says, for blocks that are about to be written.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: one cannot. No recovery point is made of it.
+    pub(crate) fn check_slots(&self, base: &Base, epoch: Epoch) -> Result<()> {
+        let Some(misfit) = self.misfit_in_words(base) else { return Ok(()) };
+        // If somebody has written to it who must not, that is told.
+        self.verify_written(base)?;
+        Err(self.give_up_as_wrong(base, epoch, "slots that can be what they say", &[misfit]))
+    }
+
+    /// The first one that cannot.
+    pub(crate) fn misfit_in_words(&self, base: &Base) -> Option<String> {
+        let (key, address, misfit) = self.misfit.as_ref()?;
+        let Misfit { slot, fault } = misfit;
+        Some(format!("slot {slot} of {}: {fault}", key.place(&base.disk, *address)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
