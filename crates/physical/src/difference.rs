@@ -13,6 +13,9 @@ pub(crate) fn told(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64, w
 }
 
 fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String {
+    if block.is_at_home(key).is_err() {
+        return "its bytes are out of reach".to_string();
+    }
     let stored = match disk.read_unverified(address) {
         Ok(bytes) => bytes.verify_identified(block.checksum(key), key.mix()),
         Err(error) => return format!("the device cannot say which bytes differ: {error}"),
@@ -25,7 +28,7 @@ fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String
 
 /// The same for a block that the epoch being built has changed, with a comma before it; nothing if the last recovery point has none.
 pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &BlockPointer) -> String {
-    if stored.is_hole() {
+    if stored.is_hole() || block.is_at_home(key).is_err() {
         return String::new();
     }
     let copy = stored.addresses().find_map(|address| read_copy(disk, key, stored, address).ok());

@@ -32,6 +32,8 @@ const REGION: &str = "metadata blocks";
 pub(crate) const LABEL: NodeKey = NodeKey { domain: u16::MAX, object: 0, level: 0, index: 0 };
 /// The same for a superblock.
 pub(crate) const SUPERBLOCK: NodeKey = NodeKey { object: 1, ..LABEL };
+/// The same for what is in no memory of blocks.
+const NOWHERE: NodeKey = NodeKey { object: u64::MAX, ..LABEL };
 
 /// A block that nobody owns.
 struct Free(NonNull<Block>);
@@ -40,6 +42,21 @@ struct Free(NonNull<Block>);
 unsafe impl Send for Free {}
 
 static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
+
+/// Slabs that the lower half of an address space has room for.
+const SLABS_MAX: usize = (1 << 47) / SLAB_BYTES;
+
+/// Which of them there are, bit by bit: what an address in ordinary memory says is believed only of these. 8 MiB, of which the system has to find
+/// those pages that have a bit.
+static SLABS: [AtomicU64; SLABS_MAX / 64] = [const { AtomicU64::new(0) }; SLABS_MAX / 64];
+
+/// Whether there is memory of blocks at an address, and not of a table.
+#[inline]
+fn is_of_a_block(address: usize) -> bool {
+    let (slab, offset) = (address / SLAB_BYTES, address % SLAB_BYTES);
+    let is_there = SLABS.get(slab / 64).is_some_and(|slabs| slabs.load(Ordering::Relaxed) >> (slab % 64) & 1 == 1);
+    is_there && offset >= TABLE_BLOCKS * size_of::<Block>()
+}
 
 /// Which block is in a place of a slab, and where it is on the device. Whoever reads it while it changes may see some of both.
 struct Identity {
@@ -64,14 +81,29 @@ impl Identity {
         unsafe { &*table.add(offset / size_of::<Block>()) }
     }
 
-    /// In a window.
-    fn put(&self, key: NodeKey, address: u64) {
+    /// Of a block that begins at an address; none if no block of a slab does.
+    #[inline]
+    fn of_start(address: usize) -> Option<&'static Identity> {
+        (address.is_multiple_of(size_of::<Block>()) && is_of_a_block(address)).then(|| Identity::of(address))
+    }
+
+    /// Where a block is within its object, and that it is in use.
+    fn within(key: NodeKey) -> u64 {
         let level = u64::from(key.level) & ((1 << LEVEL_BITS) - 1);
         // As far as trees go, and further.
         let index = key.index & ((1 << INDEX_BITS) - 1);
-        let within = IN_USE | level << (64 - 1 - LEVEL_BITS) | u64::from(key.domain) << INDEX_BITS | index;
+        IN_USE | level << (64 - 1 - LEVEL_BITS) | u64::from(key.domain) << INDEX_BITS | index
+    }
+
+    fn is_of(&self, key: NodeKey) -> bool {
+        self.within.load(Ordering::Relaxed) == Identity::within(key)
+            && self.object.load(Ordering::Relaxed) == key.object
+    }
+
+    /// In a window.
+    fn put(&self, key: NodeKey, address: u64) {
         self.object.store(key.object, Ordering::Relaxed);
-        self.within.store(within, Ordering::Relaxed);
+        self.within.store(Identity::within(key), Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
     }
 
@@ -109,38 +141,51 @@ unsafe impl Sync for LockedBlock {}
 
 impl LockedBlock {
     pub(crate) fn zeroed(key: NodeKey) -> LockedBlock {
-        let block = LockedBlock::take();
-        guard::open(|| {
+        LockedBlock::take(key, 0, |block| {
             // SAFETY: all of it is this block's, which nobody else has.
             unsafe { block.start.as_ptr().write_bytes(0, 1) };
-            block.identity().put(key, 0);
-        });
-        block
+        })
     }
 
     /// With a copy of `bytes`, which are those of that block at `address`.
     pub(crate) fn new(bytes: &[u8; 4096], key: NodeKey, address: u64) -> LockedBlock {
-        let mut block = LockedBlock::take();
+        LockedBlock::take(key, address, |block| block.write(0, bytes))
+    }
+
+    /// One that nobody has, which is that block's from now on; `fill`, in a window, gives it bytes in place of those of the last owner.
+    fn take(key: NodeKey, address: u64, fill: impl FnOnce(&mut LockedBlock)) -> LockedBlock {
         guard::open(|| {
-            block.write(0, bytes);
-            block.identity().put(key, address);
-        });
-        block
+            loop {
+                let mut free = FREE.lock();
+                if free.is_empty() {
+                    free.extend(new_slab());
+                }
+                let Free(start) = free.pop().expect("a slab was added");
+                drop(free);
+                let mut block = LockedBlock { start };
+                // The list is in ordinary memory.
+                match Identity::of_start(start.as_ptr().addr()).filter(|identity| !identity.is_in_use()) {
+                    Some(identity) => {
+                        identity.put(key, address);
+                        fill(&mut block);
+                        return block;
+                    }
+                    None => {
+                        tracing::error!(address = ?start, "an address in the list of free memory is none of that: left alone");
+                        block.forget();
+                    }
+                }
+            }
+        })
     }
 
-    /// With whatever bytes and identity the last owner left.
-    fn take() -> LockedBlock {
-        let mut free = FREE.lock();
-        if free.is_empty() {
-            free.extend(new_slab());
-        }
-        LockedBlock { start: free.pop().expect("a slab was added").0 }
-    }
-
-    /// Puts bytes at an offset, in a window.
+    /// Puts bytes at an offset, in a window. Where its address is none of a block that is in use, nowhere: who verifies it finds out.
     #[inline]
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= size_of::<Block>() && bytes.len() <= size_of::<Block>() - at, "{} bytes at {at}", bytes.len());
+        if self.resident().is_none() {
+            return;
+        }
         let start = self.start.as_ptr().cast::<u8>();
         // SAFETY: within the block, which is exclusively this one's, so that the bytes are elsewhere. The pointer is that of the region and no
         // reference: the compiler leaves the bytes inside the window.
@@ -165,13 +210,44 @@ impl LockedBlock {
         unsafe { self.start.as_ptr().cast::<u8>().add(at).write_volatile(byte) };
     }
 
-    fn identity(&self) -> &'static Identity {
-        Identity::of(self.start.as_ptr().expose_provenance())
+    /// What the memory itself says of the block that is there: none if it is not memory of a block that is in use. The address is in ordinary memory,
+    /// and may have gone bad.
+    #[inline]
+    fn resident(&self) -> Option<&'static Identity> {
+        Identity::of_start(self.start.as_ptr().expose_provenance()).filter(|identity| identity.is_in_use())
+    }
+
+    /// Whether the memory says that it is that block's.
+    ///
+    /// # Errors
+    /// Which one's it is, if any's.
+    #[inline]
+    pub(crate) fn is_home_of(&self, key: NodeKey) -> Result<(), Option<NodeKey>> {
+        match self.resident() {
+            Some(identity) if identity.is_of(key) => Ok(()),
+            other => Err(other.map(|identity| identity.get().0)),
+        }
+    }
+
+    /// Which block's the memory is by what it says itself, if any's.
+    pub(crate) fn home_of(&self) -> Option<NodeKey> {
+        guard::admit_thread();
+        self.resident().map(|identity| identity.get().0)
+    }
+
+    /// The memory may be another block's: it is left alone from now on.
+    pub(crate) fn forget(&mut self) {
+        self.start = NonNull::dangling();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn misplace(&mut self, address: usize) {
+        self.start = NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("an address");
     }
 
     /// It is at this address on the device from now on.
     pub(crate) fn put_address(&self, address: u64) {
-        let known = &self.identity().address;
+        let Some(Identity { address: known, .. }) = self.resident() else { return };
         if known.load(Ordering::Relaxed) != address {
             guard::open(|| known.store(address, Ordering::Relaxed));
         }
@@ -185,8 +261,10 @@ impl LockedBlock {
 
 impl Drop for LockedBlock {
     fn drop(&mut self) {
-        guard::open(|| self.identity().freed());
-        FREE.lock().push(Free(self.start));
+        let was_resident = guard::open(|| self.resident().map(Identity::freed).is_some());
+        if was_resident {
+            FREE.lock().push(Free(self.start));
+        }
     }
 }
 
@@ -201,8 +279,14 @@ impl Deref for LockedBlock {
 
 impl Clone for LockedBlock {
     fn clone(&self) -> LockedBlock {
-        let (key, address) = self.identity().get();
-        LockedBlock::new(&self.0, key, address)
+        match self.resident() {
+            Some(identity) => {
+                let (key, address) = identity.get();
+                LockedBlock::new(&self.0, key, address)
+            }
+            // There may be no memory to read.
+            None => LockedBlock::zeroed(NOWHERE),
+        }
     }
 }
 
@@ -216,6 +300,9 @@ fn new_slab() -> impl Iterator<Item = Free> {
             handle_alloc_error(Layout::new::<[Block; SLAB_BLOCKS]>());
         }
     };
+    let number = slab.addr() / SLAB_BYTES;
+    let slabs = SLABS.get(number / 64).expect("the system maps memory in the lower half of the address space");
+    slabs.fetch_or(1 << (number % 64), Ordering::Relaxed);
     (TABLE_BLOCKS..SLAB_BLOCKS).map(move |at| {
         // SAFETY: within the slab, and so not null.
         Free(unsafe { NonNull::new_unchecked(slab.add(at)) })
@@ -229,7 +316,7 @@ pub(crate) struct Slot(usize);
 impl Slot {
     /// Which block is there now, or was last.
     pub(crate) fn identity(self) -> (NodeKey, u64) {
-        Identity::of(self.0).get()
+        Identity::of_start(self.0).map_or((NOWHERE, 0), Identity::get)
     }
 }
 
@@ -374,6 +461,22 @@ mod tests {
     #[should_panic(expected = "2 bytes at 4095")]
     fn nothing_is_written_beyond_a_block() {
         LockedBlock::zeroed(KEY).write(4095, &[1, 2]);
+    }
+
+    #[test]
+    fn a_list_of_free_memory_that_has_gone_bad_gives_nobody_s() {
+        let used = LockedBlock::new(&[7; 4096], KEY, 0);
+        let ordinary = Block::zeroed();
+        let taken = [ordinary.0.as_ptr(), used.0.as_ptr()].map(|bytes| bytes.expose_provenance());
+        let within = used.0.as_ptr().addr() + 64;
+        let table = within / SLAB_BYTES * SLAB_BYTES;
+        for address in taken.into_iter().chain([within, table, 4096, 1 << 62]) {
+            let start = NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap();
+            FREE.lock().push(Free(start));
+            let blocks: Vec<LockedBlock> = (0..10).map(|_| LockedBlock::new(&[9; 4096], KEY, 0)).collect();
+            assert!(blocks.iter().all(|block| block.0.as_ptr().addr() != address), "{address:#x}");
+        }
+        assert!(used.0 == [7; 4096] && ordinary.0 == [0; 4096]);
     }
 
     #[test]

@@ -224,6 +224,7 @@ impl MetaBlock {
         }
         let mix = key.mix();
         self.has_tag(tag_of(mix))?;
+        self.is_at_home(key)?;
         let (crc, tally) = crc64_and_tally(self.bytes());
         Scribble::between((self.sums.sum, self.sums.tally), (crc ^ mix, tally))
     }
@@ -236,7 +237,22 @@ impl MetaBlock {
         if !self.rolls() {
             return Ok(());
         }
-        self.has_tag(tag_of(key.mix()))
+        self.has_tag(tag_of(key.mix()))?;
+        self.is_at_home(key)
+    }
+
+    /// Whether the memory that it has is that block's: the address of it is in ordinary memory. Through another one somebody else's would be read, and
+    /// written to.
+    ///
+    /// # Errors
+    /// It is not, and may be none that can be read.
+    #[inline]
+    pub(crate) fn is_at_home(&self, key: NodeKey) -> std::result::Result<(), Scribble> {
+        self.bytes.is_home_of(key).map_err(|other| Scribble {
+            what: "owner of the block's place",
+            expected: key.mix(),
+            got: other.map_or(0, NodeKey::mix),
+        })
     }
 
     fn has_tag(&self, tag: u32) -> std::result::Result<(), Scribble> {
@@ -378,6 +394,14 @@ impl MetaBlock {
         }
         disk.note_unrepaired(address, &error);
         Ok(())
+    }
+}
+
+impl Drop for MetaBlock {
+    fn drop(&mut self) {
+        if self.rolls() && self.bytes.home_of().is_none_or(|key| tag_of(key.mix()) != self.sums.tag) {
+            self.bytes.forget();
+        }
     }
 }
 

@@ -346,6 +346,49 @@ mod tests {
         }
     }
 
+    /// What keeps the address of its bytes is ordinary memory.
+    #[test]
+    fn nothing_is_written_or_freed_where_the_memory_is_not_the_block_s() {
+        let another = NodeKey { index: 5, ..KEY };
+        let mut other = OwnedBlock::new(another, MetadataProtection::Rolling);
+        other.edit(another).put_record(0, &[0x55; RECORD_BYTES]);
+        let bytes = *other.bytes();
+        let ordinary = crate::disk::Block::zeroed();
+        let address = |bytes: &[u8; 4096]| bytes.as_ptr().expose_provenance();
+        let of_other = address(other.bytes());
+        let places = [
+            ("another block's", of_other),
+            ("the middle of one", of_other + 64),
+            ("a table's", of_other >> 21 << 21),
+            ("nobody's", address(&ordinary.0)),
+            ("none", 1 << 46),
+            ("no address", 1 << 62),
+        ];
+        for (place, address) in places {
+            for (name, update) in updates() {
+                let mut block = full();
+                block.scribbled().misplace(address);
+                let mut found = None;
+                match block.edit_if(KEY) {
+                    Ok(mut edit) => update(&mut edit),
+                    Err(scribble) => found = Some(scribble),
+                }
+                let found = found.unwrap_or_else(|| panic!("{place}: {name} goes there"));
+                assert_eq!((found.what, block.verify(KEY)), ("owner of the block's place", Err(found)), "{place}");
+                assert_eq!(MetaBlock::clone(&block).verify(KEY).unwrap_err().what, found.what, "{place}");
+                if place != "another block's" {
+                    block.scribbled().write(0, &[0xFF; 64]);
+                }
+                drop(block);
+                assert!(*other.bytes() == bytes && ordinary.0 == [0; 4096], "{place}, {name}");
+            }
+            let blocks: Vec<OwnedBlock> = (0..20).map(|_| full()).collect();
+            assert!(blocks.iter().all(|block| address != block.bytes().as_ptr().addr()), "{place}: given to two");
+        }
+        other.edit(another).set_bit(5, true);
+        assert_eq!(other.verify(another), Ok(()));
+    }
+
     #[test]
     fn the_checksum_is_bound_to_the_place() {
         let keys = [KEY, NodeKey { index: 5, ..KEY }, NodeKey { level: 2, ..KEY }, NodeKey { object: 3, ..KEY }];

@@ -210,3 +210,38 @@ fn what_the_newest_snapshot_keeps_is_audited_as_trees_go_and_snapshots_do() {
     assert!(kept(&rig) <= all);
     rig.stored();
 }
+
+/// What keeps the address of a block's bytes is ordinary memory. The one that it leads to now is changed, too.
+#[test]
+fn a_changed_block_whose_address_leads_to_another_costs_the_epoch_and_nothing_else() {
+    let object = ObjectKey { domain: DomainId::MAIN, object: ObjectId(2) };
+    let leaves = [0, 1].map(|index| NodeKey::new(object, 1, index));
+    for is_changed_further in [false, true] {
+        let rig = Rig::new();
+        let before = rig.stored();
+        rig.write(2, 0).unwrap();
+        rig.write(2, POINTERS).unwrap();
+        let address = {
+            let mut trees = rig.module.trees.write();
+            let address = trees.dirty[&leaves[1]].block.bytes().as_ptr().expose_provenance();
+            trees.dirty.get_mut(&leaves[0]).unwrap().block.scribbled().misplace(address);
+            address
+        };
+        let bytes = *rig.module.trees.read().dirty[&leaves[1]].block.bytes();
+        if is_changed_further {
+            rig.write(2, 1).unwrap();
+        }
+        let error = rig.commit().unwrap_err();
+        let is_it = |found: &Corruption| {
+            found.place.object == Some(object) && found.what.starts_with("owner of the block's place in memory")
+        };
+        assert!(matches!(&error, Error::GivenUp(found) if is_it(found)), "{error}");
+        let trees = rig.module.trees.read();
+        let block = &trees.dirty[&leaves[1]].block;
+        assert!(block.bytes().as_ptr().addr() == address && *block.bytes() == bytes && block.verify(leaves[1]).is_ok());
+        drop(trees);
+        rig.commit_is_given_up();
+        assert_eq!(rig.stored(), before);
+        rig.begin_anew(|rig| [0, 1, POINTERS].into_iter().for_each(|index| rig.write(2, index).unwrap()));
+    }
+}
