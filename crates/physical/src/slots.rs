@@ -101,7 +101,7 @@ fn each<const N: usize>(
 pub(crate) fn check(bytes: &[u8; 4096], key: NodeKey, parts: Parts, limits: Limits) -> std::result::Result<(), Misfit> {
     let Limits { newest, blocks } = limits;
     if let Some(below) = key.level.checked_sub(1) {
-        return each(bytes, parts, |_, slot| BlockPointer::decode_checked(slot, below, newest, blocks).map(drop));
+        return each(bytes, parts, |_, slot| BlockPointer::check(slot, below, newest, blocks));
     }
     let kind = if key.domain == DomainId::SYSTEM.0 { system_kind(key.object) } else { None };
     match kind {

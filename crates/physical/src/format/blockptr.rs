@@ -251,6 +251,35 @@ impl BlockPointer {
         }
     }
 
+    /// [`BlockPointer::decode_checked`] for who needs no pointer: most are holes, or have a CRC-64 and nothing else, which a few comparisons tell.
+    pub(crate) fn check(bytes: &[u8; POINTER_BYTES], level: u8, epoch: Epoch, blocks: u64) -> Result<(), Fault> {
+        match BlockPointer::is_plain(bytes, level, epoch, blocks) {
+            true => Ok(()),
+            false => BlockPointer::decode_checked(bytes, level, epoch, blocks).map(drop),
+        }
+    }
+
+    /// Whether it is one of those most frequent ones that can be.
+    fn is_plain(bytes: &[u8; POINTER_BYTES], level: u8, epoch: Epoch, blocks: u64) -> bool {
+        let raw: &Raw = zerocopy::transmute_ref!(bytes);
+        if raw.shape == 0 {
+            return *bytes == [0; POINTER_BYTES];
+        }
+        let kind = if level == 0 { PointerKind::Data } else { PointerKind::Tree };
+        let [first, second] = raw.address.map(wide);
+        let (born, born_log) = (wide(raw.birth_phys), wide(raw.birth_log));
+        let room = 2 * super::LABEL_BLOCKS..blocks.saturating_sub(2 * super::LABEL_BLOCKS);
+        raw.shape & !FLAG_SEEDED == kind as u8 | level << LEVEL_SHIFT
+            && raw.algorithms == Algorithm::Crc64Nvme.id() | Algorithm::None.id() << 4
+            && raw.primary[8..] == [0; DIGEST_MAX - 8]
+            && raw.secondary == [0; 8]
+            && 0 < born
+            && born <= born_log
+            && born_log <= epoch
+            && room.contains(&first)
+            && (second == 0 || room.contains(&second) && second != first)
+    }
+
     /// Decodes a pointer from a device and checks everything that can be checked without following it: `level` is the
     /// level of what it points to, `epoch` the newest possible birth, `blocks` the size of the device.
     pub(crate) fn decode_checked(
@@ -380,6 +409,37 @@ mod tests {
         assert!(refused(23, &|algorithms| algorithms | 0x70), "a second one that does not exist");
         assert!(refused(23, &|algorithms| algorithms | 0x60), "a second one of 32 bytes");
         assert!(refused(23, &|_| 5), "metadata under another checksum than CRC-64");
+    }
+
+    /// What is told by a few comparisons is what is told by all.
+    #[test]
+    fn what_is_plain_can_be() {
+        let tree = BlockPointer { kind: PointerKind::Tree, level: 2, ..data() };
+        let alone = BlockPointer { address: [100, 0], seeded: false, ..data() };
+        let lost = BlockPointer::lost(4, Side::Device);
+        let mut plain = 0;
+        for pointer in [BlockPointer::HOLE, BlockPointer::PENDING, data(), alone, tree, lost] {
+            let good = pointer.encode();
+            let flipped = (0..8 * POINTER_BYTES).map(|bit| {
+                let mut bytes = good;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                bytes
+            });
+            for bytes in std::iter::once(good).chain(flipped) {
+                for (level, epoch, blocks) in
+                    [(0, 5, 1000), (2, 5, 1000), (1, 5, 1000), (0, 4, 1000), (0, 5, 932), (0, 5, 10)]
+                {
+                    let is_one = BlockPointer::decode_checked(&bytes, level, epoch, blocks).map(drop);
+                    assert_eq!(BlockPointer::check(&bytes, level, epoch, blocks), is_one, "{pointer:?}");
+                    plain += u32::from(BlockPointer::is_plain(&bytes, level, epoch, blocks));
+                }
+            }
+            assert_eq!(
+                BlockPointer::is_plain(&good, pointer.level, 5, 1000),
+                !matches!(pointer.kind, PointerKind::LostOnDevice) && pointer != BlockPointer::PENDING
+            );
+        }
+        assert!(plain > 300, "{plain}");
     }
 
     #[test]
