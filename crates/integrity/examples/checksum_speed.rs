@@ -3,7 +3,7 @@
 //! `cargo run --release -p holdfast-integrity --example checksum_speed [DRAM_MIB]`
 //!
 //! 4 KiB blocks, one thread; once over 32 blocks that stay in the L2 cache with their copies, once over DRAM_MIB MiB (256) that do not
-//! stay in any. `read` loads one word of each line of the cache and adds them up: what reads all of a block can take no less. The candidates take turns within each round, each is divided by the memcpy of its own round, and the
+//! stay in any. `read` loads one word of each line of the cache and adds them up: nearly nothing beside reading. The candidates take turns within each round, each is divided by the memcpy of its own round, and the
 //! median over the rounds is printed: so that other load on the machine falls on all alike.
 
 use std::hint::black_box;
