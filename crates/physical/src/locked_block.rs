@@ -43,10 +43,12 @@ unsafe impl Send for Free {}
 
 static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
 
-/// Slabs that the lower half of an address space has room for.
-const SLABS_MAX: usize = (1 << 47) / SLAB_BYTES;
+/// Bits of an address that the system gives a process: on x86-64 the lower half of 48, elsewhere all of them.
+const ADDRESS_BITS: u32 = if cfg!(target_arch = "x86_64") { 47 } else { 48 };
+/// Slabs that there is room for.
+const SLABS_MAX: usize = (1 << ADDRESS_BITS) / SLAB_BYTES;
 
-/// Which of them there are, bit by bit: what an address in ordinary memory says is believed only of these. 8 MiB, of which the system has to find
+/// Which of them there are, bit by bit: what an address in ordinary memory says is believed only of these. 8 MiB (or 16), of which the system has to find
 /// those pages that have a bit.
 static SLABS: [AtomicU64; SLABS_MAX / 64] = [const { AtomicU64::new(0) }; SLABS_MAX / 64];
 
@@ -161,16 +163,17 @@ impl LockedBlock {
                     free.extend(new_slab());
                 }
                 let Free(start) = free.pop().expect("a slab was added");
-                drop(free);
                 let mut block = LockedBlock { start };
-                // The list is in ordinary memory.
+                // The list is in ordinary memory: it may have a block twice. The second one to get it finds that it is in use.
                 match Identity::of_start(start.as_ptr().addr()).filter(|identity| !identity.is_in_use()) {
                     Some(identity) => {
                         identity.put(key, address);
+                        drop(free);
                         fill(&mut block);
                         return block;
                     }
                     None => {
+                        drop(free);
                         tracing::error!(address = ?start, "an address in the list of free memory is none of that: left alone");
                         block.forget();
                     }
@@ -301,7 +304,7 @@ fn new_slab() -> impl Iterator<Item = Free> {
         }
     };
     let number = slab.addr() / SLAB_BYTES;
-    let slabs = SLABS.get(number / 64).expect("the system maps memory in the lower half of the address space");
+    let slabs = SLABS.get(number / 64).expect("the system gives addresses of so many bits");
     slabs.fetch_or(1 << (number % 64), Ordering::Relaxed);
     (TABLE_BLOCKS..SLAB_BLOCKS).map(move |at| {
         // SAFETY: within the slab, and so not null.

@@ -32,6 +32,9 @@ pub(super) const ORDINARY: usize = 0;
 /// In the place of the first frame: the list is being made anew. As with any number that is none of a frame, whoever finds it waits.
 const BEING_REBUILT: u32 = 0xa5a5_a5a5;
 
+/// How far the number that links are made with goes on when a list is made anew: no power of two.
+const REBUILT_STEP: u32 = 3;
+
 /// Free frames of a kind.
 #[repr(C)]
 pub(super) struct FrameLists {
@@ -45,7 +48,7 @@ pub(super) struct FrameLists {
 struct FrameList {
     /// Tag (upper half, against ABA) and number of the first one.
     head: AtomicU64,
-    /// How often it was made anew, modulo 2³².
+    /// How often it was made anew, in steps of [`REBUILT_STEP`], modulo 2³².
     rebuilt: AtomicU32,
 }
 
@@ -120,7 +123,15 @@ impl Arena {
         let (fresh, frames) = (&self.header().lists[kind].fresh, self.frames_of(kind));
         let next = |fresh| frames.contains(&fresh).then(|| fresh + 1);
         loop {
-            let frame = fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+            let frame = match fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+                Ok(frame) => frame,
+                Err(now) if now == frames.end => return None,
+                Err(now) => {
+                    // A bit of it has flipped. From the first one on, those that were ever used say so.
+                    let _changed = fresh.compare_exchange(now, frames.start, Ordering::Relaxed, Ordering::Relaxed);
+                    continue;
+                }
+            };
             // Not so if a bit of `fresh` has flipped.
             if self.word(frame).compare_exchange(0, UNSAID, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return Some(frame);
@@ -232,7 +243,8 @@ impl Arena {
         if let Err(now) = list.head.compare_exchange(found, stopped, Ordering::AcqRel, Ordering::Acquire) {
             return now;
         }
-        list.rebuilt.fetch_add(1, Ordering::AcqRel);
+        // By more than a bit: what is counted on from a flipped number is none that links were made with.
+        list.rebuilt.fetch_add(REBUILT_STEP, Ordering::AcqRel);
         let (key, other) = (self.key(which), self.key(Which { is_bare: !which.is_bare, ..which }));
         let frames = self.frames_of(which.kind);
         // Of those behind it not even the descriptors have memory yet.

@@ -1,4 +1,5 @@
-//! A flipped bit of the lists of free frames gives no frame out twice, and costs none.
+//! A flipped bit of the lists of free frames gives no frame out twice; of a link, of the first fresh frame beyond all, and of how often a list was made
+//! anew, it costs none either.
 
 use super::*;
 use std::sync::atomic::AtomicBool;
@@ -57,9 +58,25 @@ fn a_flipped_bit_of_the_other_numbers_gives_no_frame_out_twice() {
         let (arena, used) = in_use(|frame| frame % 2 == 0);
         arena.header().lists[ORDINARY].fresh.fetch_xor(1 << bit, Ordering::Relaxed);
         assert_eq!(all(&arena, &used), Vec::from_iter(0..FRAMES), "bit {bit} of the first fresh frame");
-        let (arena, used) = in_use(|frame| frame % 2 == 0);
-        arena.list(READY).rebuilt.fetch_xor(1 << bit, Ordering::Relaxed);
-        assert_eq!(all(&arena, &used), Vec::from_iter(0..FRAMES), "bit {bit} of how often a list was made anew");
+        for times in 0..4 {
+            let (arena, used) = in_use(|frame| frame % 2 == 0);
+            for _ in 0..times {
+                arena.rebuild(READY, arena.list(READY).head.load(Ordering::Relaxed));
+            }
+            arena.list(READY).rebuilt.fetch_xor(1 << bit, Ordering::Relaxed);
+            assert_eq!(all(&arena, &used), Vec::from_iter(0..FRAMES), "bit {bit} of a list made anew {times} times");
+        }
+    }
+}
+
+/// There are frames that nobody has used yet, and the number of the first of them leads beyond all.
+#[test]
+fn a_flipped_bit_of_the_first_fresh_frame_leaves_none_out() {
+    for bit in (0..u32::BITS).filter(|bit| 1 << bit > FRAMES) {
+        let arena = Arena::new(FRAMES, 0).unwrap();
+        let used = Vec::from_iter(std::iter::from_fn(|| arena.allocate()).take(3));
+        arena.header().lists[ORDINARY].fresh.fetch_xor(1 << bit, Ordering::Relaxed);
+        assert_eq!(all(&arena, &used), Vec::from_iter(0..FRAMES), "bit {bit}");
     }
 }
 
