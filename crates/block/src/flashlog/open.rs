@@ -107,6 +107,7 @@ impl Flashlog {
             failed: OnceLock::new(),
             uses: Arc::default(),
             is_leaving: AtomicBool::new(false),
+            is_joining: AtomicBool::new(false),
             is_alone: Mutex::new(false),
             dirty: Mutex::default(),
             lacking: Mutex::default(),

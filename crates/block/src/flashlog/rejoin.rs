@@ -16,6 +16,7 @@ use holdfast_integrity::crc64;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Flashlog {
     /// Opens the set with its log again. This one has failed because of that; it writes to no device any more.
@@ -34,7 +35,10 @@ impl Flashlog {
             main.failed = self.latch.cause().cloned().map(Failure::of(Side::Log));
             opened
         };
+        // If the log goes once more meanwhile, this one still has all of it.
+        set.is_joining.store(true, Ordering::SeqCst);
         let blocks = self.write_again_to(&set)?;
+        set.is_joining.store(false, Ordering::SeqCst);
         Ok((set, Attached::Back { blocks, mended_blocks: opened.mended_blocks, lost_blocks: 0 }))
     }
 

@@ -170,3 +170,28 @@ fn a_log_is_given_to_no_set_that_has_one_nor_to_one_whose_main_has_failed() {
     let refused = set.attach_log(rig.log.clone()).unwrap_err();
     assert!(matches!(refused, Error::Protection { with: "with a log", .. }), "{refused}");
 }
+
+/// Main has everything, but was not to go on without its log.
+#[test]
+fn a_stopped_set_takes_its_log_after_it_has_gone_again_while_it_was_attached() {
+    let mut failed = 0;
+    for requests in 0..60 {
+        let mut rig = Rig::new(few(Mode::Synchronous), "log=read-only");
+        rig.stick.left.store(5, Ordering::Relaxed);
+        rig.work();
+        assert!(rig.is_stopped(), "{requests}");
+        let again = Unplugged::after(&rig.log, requests);
+        match rig.set.attach_log(again.clone()) {
+            Ok(_) => again.left.store(i64::MAX, Ordering::Relaxed),
+            Err(_) => {
+                failed += 1;
+                assert!(rig.is_stopped(), "{requests}");
+                rig.set.attach_log(rig.log.clone()).unwrap_or_else(|error| panic!("gone after {requests}: {error}"));
+            }
+        }
+        rig.has_all(&rig.set, "attached");
+        put(&rig.set, 3, 77).unwrap();
+        rig.set.settle().unwrap();
+    }
+    assert!(failed > 5, "{failed}");
+}

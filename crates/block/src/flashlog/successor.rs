@@ -1,7 +1,7 @@
 //! Another backup in the place of the one that the set has. Until it has a state, the log is kept for the one of before, and main can be made
 //! anew with that; then one label of the log's changes over.
 //!
-//! What is written meanwhile the log keeps for both, as the one of before has an earlier state. How far the copy is only its own label says
+//! What is written meanwhile the log keeps for both, from the earlier one of their states on. How far the copy is only its own label says
 //! (*copying*, of no map): it is gone on with if the log still has all that has come since it was begun. If the log gets full before it is
 //! done, the one of before goes with it no more in any case: then it is kept for the other one, which lacks what was let go of.
 
@@ -93,7 +93,15 @@ impl Flashlog {
             return Ok(None);
         }
         let keep = match self.is_gone_on_with(backup, &of_log, now) {
-            true => backup.label().applied,
+            true => {
+                let (mut head, from) = (self.head.lock(), backup.label().applied);
+                if head.changed.is_some() || head.labels.label.tail.page > from.page {
+                    return Ok(None);
+                }
+                // It may be of before the other one's state: the log is kept from there on, for both.
+                head.keep = head.keep.map(|keep| if from.page < keep.page { from } else { keep });
+                from
+            }
             false => {
                 self.check_forgotten(backup.label())?;
                 forget_point(backup, &of_log)?;
@@ -152,9 +160,9 @@ impl Flashlog {
             changed => {
                 let device = backup.labels.device.name();
                 tracing::warn!(device, "the log was full: the backup of before does not go with it any more");
-                // What the one of before lacks, which has an earlier state, and what is not copied yet.
-                let mut map = changed.clone().unwrap_or_else(|| Regions::all(self.blocks).about(from.page, from.page));
-                map.from = map.from.min(from.page);
+                // What was let go of since it has had its state, and what is not copied yet. A map that begins later does not tell that.
+                let told = changed.clone().filter(|map| map.from <= from.page);
+                let mut map = told.unwrap_or_else(|| Regions::all(self.blocks).about(from.page, head.next.page));
                 if state == State::Copying {
                     map.mark(staging.copied, self.blocks - staging.copied);
                 }

@@ -198,3 +198,32 @@ fn if_the_log_gets_full_meanwhile_the_other_one_gets_what_was_let_go_of_and_no_m
     assert!(told.iter().all(|told| *told == (Some(NEW), BLOCKS)), "{told:?}");
     assert!(contents(&*new) == contents(&device));
 }
+
+/// What was written between the point that a copy is of and the state that the one of before has got since is in the log for the copy as well,
+/// however full that gets.
+#[test]
+fn a_copy_that_is_older_than_the_state_of_the_one_of_before_gets_what_came_in_between() {
+    for writes in 0..6 {
+        let (set, device, new) = set_and_other();
+        let device = Arc::new(device);
+        device.create_backup(new.clone(), NEW).unwrap();
+        let mut requests = 0;
+        while device.backup(Unplugged::after(&new, requests)).is_err()
+            && inspect(&*new).unwrap().unwrap().copied_blocks != BLOCKS
+        {
+            requests += 1;
+        }
+        assert_eq!(lacks(&device).0, Some(OLD), "the copy is cut off");
+        // More than has room in a step of the staging area.
+        for at in 0..900 {
+            put(&*device, at, at + 5000).unwrap();
+        }
+        device.flush().unwrap();
+        device.backup(set.backup.clone()).unwrap();
+        device.backup(Arc::new(Busy::after(&new, &device, writes))).unwrap();
+        assert_eq!(lacks(&device), (Some(NEW), 0), "{writes} writes");
+        device.backup(new.clone()).unwrap();
+        assert!(contents(&*new) == contents(&*device), "{writes} writes");
+        assert!(made_anew(&new, &set.log).unwrap() == contents(&*device), "{writes} writes");
+    }
+}

@@ -65,7 +65,7 @@ pub(crate) struct Copied {
     /// As far as it is known.
     pub(crate) total_bytes: u64,
     /// Told once, before anything is copied: another backup, whose place this one takes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "in_place_of", skip_serializing_if = "Option::is_none")]
     pub(crate) replaces: Option<Replaced>,
 }
 
