@@ -140,8 +140,8 @@ Examples:
 The exit code is 3 if somebody has to see to one of them, with --json and
 --metrics too: it takes no changes as a device or the memory failed, its daemon
 has died or does not answer, its Flashlog is not protected, pages went bad in
-memory and have to be written again (NOT STORED), or blocks were met that have
-no good copy (CORRUPT since it was mounted, or LOST in its last scrub).")]
+memory and have to be written again (NOT STORED), or blocks could not be put
+right (CORRUPT since it was mounted, LOST or NOT repaired in its last scrub).")]
     Status(Status),
 
     /// Make everything in a mount durable now

@@ -201,7 +201,7 @@ const EXIT_STATUS_OF_STATUS: List = &[
     ("2", "the command line makes no sense"),
     (
         "3",
-        "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), the daemon of a mount has died or does not answer, a set is not protected, pages went bad in memory and have to be written again, or blocks were met that have no good copy, since the store was mounted or by its last scrub",
+        "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), the daemon of a mount has died or does not answer, a set is not protected, pages went bad in memory and have to be written again, or blocks were met that could not be put right, since the store was mounted or by its last scrub",
     ),
 ];
 

@@ -424,7 +424,7 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
-    /// Whether blocks were met that have no good copy: since it was mounted, or opened for this, or by its last scrub.
+    /// Whether blocks were met that could not be put right: since it was mounted, or opened for this, or by its last scrub.
     fn has_losses(&self) -> bool {
         self.figures.as_ref().is_some_and(|figures| figures.blocks_unrepaired > 0)
             || self.scrub.as_ref().is_some_and(ScrubReport::has_losses)
