@@ -20,7 +20,7 @@ use holdfast_integrity::crc64;
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -184,8 +184,6 @@ pub struct Flashlog {
     pub(super) uses: Arc<Uses>,
     /// The latch was closed because the log is let go: no failure, so that no policy says what becomes of it.
     pub(super) is_leaving: AtomicBool,
-    /// It gets what another one had in memory: main alone would lack the rest of that.
-    pub(super) is_joining: AtomicBool,
     /// The log has failed or left, and main has everything that was answered. Held while that is being seen to; outside of all others.
     pub(super) is_alone: Mutex<bool>,
     /// For chunks that come.
@@ -421,7 +419,7 @@ impl Flashlog {
     /// Brings what was answered to the device that is left. Whether that is main, which is alone then.
     fn rescue(&self, failed: Side) -> Result<bool, Failure> {
         match failed {
-            _ if self.options.order == Order::NoRescue || self.is_joining.load(Ordering::SeqCst) => Ok(false),
+            _ if self.options.order == Order::NoRescue => Ok(false),
             Side::Main => {
                 let mut head = self.head.lock();
                 self.append_gathered(&mut head, true)?;

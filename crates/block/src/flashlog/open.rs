@@ -107,7 +107,6 @@ impl Flashlog {
             failed: OnceLock::new(),
             uses: Arc::default(),
             is_leaving: AtomicBool::new(false),
-            is_joining: AtomicBool::new(false),
             is_alone: Mutex::new(false),
             dirty: Mutex::default(),
             lacking: Mutex::default(),
@@ -263,7 +262,7 @@ impl Flashlog {
 }
 
 /// That the two devices are of one set, and at the same generation of it.
-pub(super) fn judge(main: &Labelled, log: &Labelled) -> Result<(), Error> {
+fn judge(main: &Labelled, log: &Labelled) -> Result<(), Error> {
     let name = |of: &Labelled| -> Arc<str> { of.device.name().into() };
     let (of_main, of_log): (&Label, &Label) = (&main.label, &log.label);
     if of_main.set != of_log.set {
