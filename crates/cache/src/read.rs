@@ -2,17 +2,10 @@
 
 use crate::Cache;
 use crate::pages::Found;
-use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, PinnedPage, Result, VerifiedBy};
+use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, PageView, Result, VerifiedBy};
 
 /// A page in memory, known to be zero, or to be loaded.
 type Maybe = Option<PageView>;
-
-/// Tells who gets `last` that `next` comes after it.
-fn follow(last: Option<&mut Maybe>, next: &PinnedPage) {
-    if let Some(Some(PageView::Data(page))) = last {
-        *page = page.clone().followed_by(next);
-    }
-}
 
 impl Cache {
     /// See [`holdfast_object::ObjectCache::read`].
@@ -54,7 +47,9 @@ impl Cache {
                     .take_while(|&index| match object.find(index) {
                         Ok(Found::InStore) => true,
                         Ok(Found::Page(found)) if index == next => {
-                            follow(views.last_mut(), &found);
+                            if let Some(Some(PageView::Data(last))) = views.last_mut() {
+                                last.set_next(&found);
+                            }
                             false
                         }
                         _ => false,

@@ -421,9 +421,8 @@ impl PinnedPage {
     }
 
     /// This reader comes to `next` after it: whether that lies behind it in memory is [`PinnedPage::is_followed`].
-    pub fn followed_by(mut self, next: &PinnedPage) -> PinnedPage {
+    pub fn set_next(&mut self, next: &PinnedPage) {
         self.is_followed = self.page.frame + 1 == next.page.frame;
-        self
     }
 
     /// Whether who reads it knows that the page behind it in memory is read next, and can ask for that on the way.

@@ -5,8 +5,8 @@
 use crate::base::Base;
 use crate::disk::Disk;
 use crate::format::{
-    BITS, BlockPointer, COUNTERS, DeadRun, Fault, LABEL_BLOCKS, RECORD_BYTES, RECORDS, Record, RecordKind,
-    StoredSnapshot, SystemKind,
+    BITS, BlockPointer, COUNTERS, DeadRun, Fault, RECORD_BYTES, RECORDS, Record, RecordKind, StoredSnapshot,
+    SystemKind, room,
 };
 use crate::meta_block::NodeKey;
 use crate::objects::{OBJECT_END, SYSTEM_END, system_kind};
@@ -27,11 +27,6 @@ impl Limits {
     /// What can be read of a device.
     pub(crate) fn of(disk: &Disk) -> Limits {
         Limits { newest: disk.newest(), blocks: disk.blocks() }
-    }
-
-    /// Blocks that something can be stored in.
-    fn room(&self) -> Range<u64> {
-        2 * LABEL_BLOCKS..self.blocks.saturating_sub(2 * LABEL_BLOCKS)
     }
 }
 
@@ -106,9 +101,9 @@ pub(crate) fn check(bytes: &[u8; 4096], key: NodeKey, parts: Parts, limits: Limi
     let kind = if key.domain == DomainId::SYSTEM.0 { system_kind(key.object) } else { None };
     match kind {
         Some(SystemKind::ObjectTable) => each(bytes, parts, |slot, bytes| record(key, slot, bytes, limits)),
-        Some(SystemKind::Bitmap) => bits(key, bytes, parts, &limits.room(), true),
+        Some(SystemKind::Bitmap) => bits(key, bytes, parts, &room(blocks), true),
         Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => bits(key, bytes, parts, &(1..OBJECT_END), false),
-        Some(SystemKind::References) => references(key, bytes, parts, &limits.room()),
+        Some(SystemKind::References) => references(key, bytes, parts, &room(blocks)),
         Some(SystemKind::SnapshotList) => {
             each(bytes, parts, |_, entry| StoredSnapshot::decode(entry, newest, blocks).map(drop))
         }

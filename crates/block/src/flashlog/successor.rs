@@ -6,11 +6,13 @@
 //! done, the one of before goes with it no more in any case: then it is kept for the other one, which lacks what was let go of.
 
 use super::Error;
+use super::append::Head;
 use super::at::verify_join;
 use super::backup::{BackedUp, OF_NO_MAP, Pass, Way, forget_point};
 use super::device::{Failure, Flashlog, Side};
 use super::format::{Label, Point, Regions, State, Uuid};
 use super::staging::Backup;
+use super::turns::TurnGuard;
 
 impl Flashlog {
     /// The device of a backup gets something else: if it is the one that the log is kept for, the set has none from here on.
@@ -30,14 +32,7 @@ impl Flashlog {
             (label.tail, label.applied, label.barrier) = (tail, applied, barrier);
             (label.backup, label.backup_sequence, label.has_map) = (Uuid::NONE, 0, false);
         });
-        let written = head.note(written.map_err(Failure::of(Side::Log)));
-        if written.is_ok() {
-            self.trim(&head, let_go_of);
-        }
-        drop(head);
-        self.heed(written)?;
-        self.forget_dirty();
-        Ok(())
+        self.is_kept_for_another(head, let_go_of, written)
     }
 
     /// Brings a backup to a state of the set, and then to the place of another one that has a state and goes with the log. Whether all of it was
@@ -172,6 +167,16 @@ impl Flashlog {
             }
         };
         head.changed_since = Regions::none(self.blocks);
+        self.is_kept_for_another(head, let_go_of, written)
+    }
+
+    /// A label says, if it could be written, for which backup the log is kept now; what it let go of with that is room.
+    fn is_kept_for_another(
+        &self,
+        mut head: TurnGuard<'_, Head>,
+        let_go_of: Point,
+        written: Result<(), crate::Error>,
+    ) -> Result<(), Error> {
         let written = head.note(written.map_err(Failure::of(Side::Log)));
         if written.is_ok() {
             self.trim(&head, let_go_of);

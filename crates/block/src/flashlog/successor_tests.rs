@@ -37,6 +37,17 @@ fn lacks(device: &Flashlog) -> (Option<Uuid>, u64) {
     (status.backup, status.changed_blocks)
 }
 
+/// All is copied, and then it is cut off before it is a state.
+fn copy_and_no_more(device: &Flashlog, new: &Arc<MemoryDevice>) {
+    let mut requests = 0;
+    while device.backup(Unplugged::after(new, requests)).is_err()
+        && inspect(&**new).unwrap().unwrap().copied_blocks != BLOCKS
+    {
+        requests += 1;
+    }
+    assert_eq!(lacks(device).0, Some(OLD));
+}
+
 #[test]
 fn wherever_a_first_copy_to_another_is_cut_off_one_of_the_two_and_the_log_make_main() {
     let mut of_old = 0;
@@ -159,13 +170,7 @@ fn a_copy_is_begun_again_after_main_was_made_anew_at_an_earlier_state() {
     let barrier = device.barriers(set.backup.clone()).unwrap().last().unwrap().number;
     device.create_backup(new.clone(), NEW).unwrap();
     put(&device, 500, 77).unwrap();
-    let mut requests = 0;
-    while device.backup(Unplugged::after(&new, requests)).is_err()
-        && inspect(&*new).unwrap().unwrap().copied_blocks != BLOCKS
-    {
-        requests += 1;
-    }
-    assert_eq!(lacks(&device).0, Some(OLD));
+    copy_and_no_more(&device, &new);
     drop(device);
     let main = Arc::new(MemoryDevice::new(BLOCKS + 256));
     let how = Rebuild { name: Uuid([70; 16]), at: At::Barrier(barrier), drop_later: true, accept_damage: false };
@@ -207,13 +212,7 @@ fn a_copy_that_is_older_than_the_state_of_the_one_of_before_gets_what_came_in_be
         let (set, device, new) = set_and_other();
         let device = Arc::new(device);
         device.create_backup(new.clone(), NEW).unwrap();
-        let mut requests = 0;
-        while device.backup(Unplugged::after(&new, requests)).is_err()
-            && inspect(&*new).unwrap().unwrap().copied_blocks != BLOCKS
-        {
-            requests += 1;
-        }
-        assert_eq!(lacks(&device).0, Some(OLD), "the copy is cut off");
+        copy_and_no_more(&device, &new);
         // More than has room in a step of the staging area.
         for at in 0..900 {
             put(&*device, at, at + 5000).unwrap();

@@ -6,6 +6,7 @@
 //! Numbers are in the CRC's reflected order: the lowest bit has the highest power.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::tally::{self, LANES, WEIGHTS, Weights};
 use super::{CRC64_OF_ZEROS, Delta, Keys, ROLLING_BLOCK, WORDS, each_word};
@@ -126,12 +127,14 @@ impl<'a, const STREAM: usize> Crc32cOfFront<'a, STREAM> {
         Crc32cOfFront { words: words.try_into().expect("a block is so many words"), sums: [0; 4] }
     }
 
-    /// Appends word `at` of each stream to it.
+    /// Appends these words of each stream to it.
     #[target_feature(enable = "sse4.2")]
     #[inline]
-    pub(super) fn add(&mut self, at: usize) {
-        for (stream, sum) in self.sums.iter_mut().enumerate() {
-            *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(self.words[(stream * STREAM + at) % WORDS]));
+    pub(super) fn add(&mut self, words: Range<usize>) {
+        for at in words {
+            for (stream, sum) in self.sums.iter_mut().enumerate() {
+                *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(self.words[(stream * STREAM + at) % WORDS]));
+            }
         }
     }
 

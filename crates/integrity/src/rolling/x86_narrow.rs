@@ -88,11 +88,7 @@ fn crc32c_avx2(keys: &Keys, block: &Block) -> u32 {
         keys,
         &[block],
         |_, _| {},
-        |group| {
-            for word in 0..WORDS_BESIDE {
-                front.add(WORDS_BESIDE * group + word);
-            }
-        },
+        |group| front.add(WORDS_BESIDE * group..WORDS_BESIDE * (group + 1)),
     );
     crc32c_of_folded(_mm_xor_si128(folded, front.folded(keys)))
 }

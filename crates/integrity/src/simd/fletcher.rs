@@ -38,9 +38,8 @@ fn two(lanes: __m128i) -> [u64; 2] {
     [_mm_cvtsi128_si64(lanes) as u64, _mm_extract_epi64::<1>(lanes) as u64]
 }
 
-/// A run of vectors of 64 bytes: A and B of their columns modulo 2^64, of each pair's first vectors and of the second ones, as an addition waits for
-/// the one before;
-/// and of upper bits, those of first vectors in lanes 0 and 1 of four, of second ones in 2 and 3.
+/// A run of vectors of 64 bytes: A and B of their columns modulo 2^64, of each pair's first vectors and of the second ones by themselves, as an
+/// addition waits for the one before; and of upper bits, those of first vectors in lanes 0 and 1 of four, of second ones in 2 and 3.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes512 {
     sums: [[__m512i; 2]; 2],
@@ -103,7 +102,8 @@ pub(super) fn fletcher_avx512(words: &[[u8; 16]]) -> (usize, FletcherColumns) {
     (pairs.len() * 8, lanes.columns())
 }
 
-/// The same with vectors of 32 bytes.
+/// The same with vectors of 32 bytes: intrinsics of each width have names of their own, and those that need a CPU feature cannot be safe methods of a
+/// trait.
 #[derive(Clone, Copy)]
 pub(super) struct Lanes256 {
     sums: [[__m256i; 2]; 2],

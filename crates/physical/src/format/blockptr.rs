@@ -268,7 +268,7 @@ impl BlockPointer {
         let kind = if level == 0 { PointerKind::Data } else { PointerKind::Tree };
         let [first, second] = raw.address.map(wide);
         let (born, born_log) = (wide(raw.birth_phys), wide(raw.birth_log));
-        let room = 2 * super::LABEL_BLOCKS..blocks.saturating_sub(2 * super::LABEL_BLOCKS);
+        let room = super::room(blocks);
         raw.shape & !FLAG_SEEDED == kind as u8 | level << LEVEL_SHIFT
             && raw.algorithms == Algorithm::Crc64Nvme.id() | Algorithm::None.id() << 4
             && raw.primary[8..] == [0; DIGEST_MAX - 8]
@@ -318,7 +318,7 @@ impl BlockPointer {
                 if block == 0 && copy == 1 {
                     continue;
                 }
-                if block < 2 * super::LABEL_BLOCKS || block >= blocks.saturating_sub(2 * super::LABEL_BLOCKS) {
+                if !super::room(blocks).contains(&block) {
                     return Err(Fault::new("address", format!("a block below {blocks}"), hex(block)));
                 }
             }

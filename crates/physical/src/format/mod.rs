@@ -52,6 +52,11 @@ pub(crate) fn split_address(address: u64) -> (u16, u64) {
     ((address >> 48) as u16, address & ((1 << 48) - 1))
 }
 
+/// Blocks of a device of `blocks` that something can be stored in: those between the labels.
+pub(crate) fn room(blocks: u64) -> std::ops::Range<u64> {
+    2 * LABEL_BLOCKS..blocks.saturating_sub(2 * LABEL_BLOCKS)
+}
+
 /// First block of label `label` on a device of `blocks` blocks.
 pub fn label_start(label: usize, blocks: u64) -> u64 {
     match label {
