@@ -10,26 +10,46 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use holdfast_integrity::{
-    Algorithm, Checksum, crc32c, crc64, crc64_combine, crc64_each, fletcher256, identity_mix, merge_page, xor64,
+    Algorithm, Checksum, crc32c, crc64, crc64_combine, fletcher256, fletcher256_and_xor64_each, identity_mix,
+    merge_page, xor64,
 };
 
 const BLOCK: usize = 4096;
 const L2_BLOCKS: usize = 32;
 const ROUNDS: usize = 31;
-/// Divides the number of blocks.
-const EIGHT: usize = 8;
+/// Blocks that are summed in turn, at most: as many as are verified at once before they are written. Divides the number of blocks, or is more.
+const TURN: usize = 256;
 
 type Block = [u8; BLOCK];
+
+/// Blocks that begin where pages of memory do, as all those of a pool.
+struct Blocks {
+    bytes: Vec<u8>,
+    first: usize,
+}
+
+impl Blocks {
+    fn new(count: usize) -> Blocks {
+        let bytes = vec![1; (count + 1) * BLOCK];
+        Blocks { first: bytes.as_ptr().align_offset(BLOCK), bytes }
+    }
+
+    fn get(&mut self) -> &mut [Block] {
+        let blocks = self.bytes[self.first..].as_chunks_mut().0;
+        let count = blocks.len() - usize::from(self.first == 0);
+        &mut blocks[..count]
+    }
+}
 
 /// Something done to a block; the number only keeps the work from being optimised away.
 type Work<'a> = Box<dyn FnMut(usize, &Block) -> u64 + 'a>;
 
 fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work<'_>)> {
-    let mut copies = vec![[1u8; BLOCK]; blocks.len()];
+    let mut copies = Blocks::new(blocks.len());
     let mut list: Vec<(&'static str, Work<'_>)> = vec![(
         "memcpy",
         Box::new(move |i, block| {
-            let copy = &mut copies[i];
+            let copy = &mut copies.get()[i];
             copy.copy_from_slice(block);
             u64::from(black_box(&*copy)[0])
         }),
@@ -42,17 +62,36 @@ fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work<'_>)> {
     list.push(("xor64 (plain fn)", Box::new(|_, block| xor64(block))));
     list.push(("crc64 (plain fn)", Box::new(|_, block| crc64(block))));
     list.push(("crc32c (plain fn)", Box::new(|_, block| crc32c(block).into())));
-    list.push(("fletcher (plain fn)", Box::new(|_, block| fletcher256(block)[0].into())));
-    // As a pool verifies pages: it knows which block is next.
+    list.push(("fletcher (plain fn)", Box::new(|_, block| black_box(fletcher256(block))[0].into())));
+    // As a pool verifies pages: it knows which blocks are next.
+    let turn = TURN.min(blocks.len());
+    for (name, algorithm) in [
+        ("xor64, in turn", Algorithm::Xor64),
+        ("crc64, in turn", Algorithm::Crc64Nvme),
+        ("crc32c, in turn", Algorithm::Crc32c),
+        ("xxh3, in turn", Algorithm::Xxh3),
+    ] {
+        let mut sums = vec![0; turn];
+        list.push((
+            name,
+            Box::new(move |i, _| {
+                if i % turn == 0 {
+                    algorithm.number_each(&turn_of(blocks, i, turn), &mut sums);
+                    sums[0]
+                } else {
+                    0
+                }
+            }),
+        ));
+    }
     list.push((
-        "crc64, eight in turn",
-        Box::new(|i, _| {
-            let mut sums = [0; EIGHT];
-            if i % EIGHT == 0 {
-                let eight: [&Block; EIGHT] = std::array::from_fn(|of| &blocks[i + of]);
-                crc64_each(&eight, &mut sums);
+        "fletcher + xor64, in turn",
+        Box::new(move |i, _| {
+            let mut all = 0;
+            if i % turn == 0 {
+                fletcher256_and_xor64_each(&turn_of(blocks, i, turn), |_, xor| all ^= xor);
             }
-            sums[0]
+            all
         }),
     ));
     let (fragment, mut page) = ([7u8; 512], [0u8; BLOCK]);
@@ -69,6 +108,11 @@ fn candidates(blocks: &[Block]) -> Vec<(&'static str, Work<'_>)> {
         }),
     ));
     list
+}
+
+/// The blocks of a turn that begins with block `first`.
+fn turn_of(blocks: &[Block], first: usize, turn: usize) -> Vec<&Block> {
+    blocks[first..first + turn].iter().collect()
 }
 
 /// Every line of the cache once, and nearly nothing else.
@@ -147,7 +191,8 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let mut blocks = vec![[0u8; BLOCK]; dram_mib * ((1 << 20) / BLOCK)];
+    let mut blocks = Blocks::new(dram_mib * ((1 << 20) / BLOCK));
+    let blocks = blocks.get();
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     for chunk in blocks.as_flattened_mut().as_chunks_mut::<8>().0 {
         // xorshift: contents do not matter to the speed, but all zeros might.
@@ -157,7 +202,7 @@ fn main() {
         *chunk = word.to_le_bytes();
     }
     let l2 = measure(&blocks[..L2_BLOCKS], L2_BLOCKS * 32);
-    let dram = measure(&blocks, (8 << 20) / BLOCK);
+    let dram = measure(blocks, (8 << 20) / BLOCK);
 
     println!("4 KiB blocks, speed in multiples of memcpy, median of {ROUNDS} interleaved rounds");
     println!("{:<20} {:>9} {:>9} {:>9} {:>9}", "", "L2", "ns", "DRAM", "ns");

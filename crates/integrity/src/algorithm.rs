@@ -5,8 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sums::xor64_copied;
-use crate::{Digest, Mismatch, crc32c, crc64, crc64_copied, fletcher256, xor64};
+use crate::page::each_asked_for;
+use crate::rolling::{crc32c_each, crc64_each};
+use crate::sums::{xor64_copied, xor64_each};
+use crate::{Digest, Mismatch, PAGE_SIZE, crc32c, crc64, crc64_copied, fletcher256, xor64};
 
 /// Length in bytes of the longest checksum.
 pub const DIGEST_MAX: usize = 32;
@@ -133,6 +135,32 @@ impl Algorithm {
         let sum = self.sum(from);
         to.copy_from_slice(from);
         sum
+    }
+
+    /// The checksums of blocks that come from memory, as numbers ([`Checksum::from_number`]). What comes next is asked for on the way: what the processor
+    /// fetches ahead by itself ends with each page. Of [`Algorithm::None`] they are 0.
+    ///
+    /// # Panics
+    /// If `numbers` is not as long as `blocks`, or the algorithm's checksums have more than 8 bytes.
+    ///
+    /// ```
+    /// use holdfast_integrity::{Algorithm, Checksum};
+    ///
+    /// let block: [u8; 4096] = std::array::from_fn(|at| at as u8);
+    /// let mut numbers = [0; 5];
+    /// Algorithm::Crc32c.number_each(&[&block; 5], &mut numbers);
+    /// assert_eq!(numbers.map(|number| Checksum::from_number(Algorithm::Crc32c, number)), [Algorithm::Crc32c.sum(&block); 5]);
+    /// ```
+    pub fn number_each(self, blocks: &[&[u8; PAGE_SIZE]], numbers: &mut [u64]) {
+        assert_eq!(blocks.len(), numbers.len(), "one number for each block");
+        match self {
+            Algorithm::None => numbers.fill(0),
+            Algorithm::Xor64 => xor64_each(blocks, numbers),
+            Algorithm::Crc64Nvme => crc64_each(blocks, numbers),
+            Algorithm::Crc32c => crc32c_each(blocks, numbers),
+            Algorithm::Xxh3 => each_asked_for(blocks, numbers, twox_hash::XxHash3_64::oneshot),
+            Algorithm::Fletcher256 | Algorithm::Blake3 => panic!("a checksum of {self} is no number of 8 bytes"),
+        }
     }
 
     /// Starts a checksum over bytes that come in pieces.

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | a checksum of any kind, chosen at run time | [`Algorithm::sum`], [`Algorithm::digest`] for pieces |
 //! | the hot paths | [`crc64`], [`Crc64`] for pieces, [`xor64`], [`fletcher256`] |
-//! | the same of several pages, or of one while it is copied | [`crc64_each`], [`xor64_each`], [`Algorithm::sum_copied`] |
+//! | the same of several pages, or of one while it is copied | [`Algorithm::number_each`], [`Algorithm::sum_copied`] |
 //! | the checksum of two buffers from theirs | [`crc64_combine`] |
 //! | binding a metadata block to its place | [`identity_mix`], [`identity_tag`], [`Unverified::verify_identified`] |
 //! | a checksum that goes along with changes of a block | [`Delta`], [`crc64_change`], [`tally`] |
@@ -103,10 +103,10 @@ pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use rolling::{
     ADLER32_OF_ZEROS, BitSum, CRC64_OF_ZEROS, Delta, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change,
     crc64_and_tally, crc64_change, crc64_change_slot, crc64_change_word, crc64_copied, crc64_copied_of_followed,
-    crc64_each, crc64_neutral, fletcher256_add_delta, fletcher256_change, tally,
+    crc64_neutral, fletcher256_add_delta, fletcher256_change, tally,
 };
 pub use set_digest::{SetDigest, SlotSums};
-pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64, xor64_each};
+pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64};
 pub use unverified::{Unverified, Verified};
 
 /// Whether verification is switched off (feature `blind`): a planted fault, which the lab's experiments must find.

@@ -89,6 +89,39 @@ pub(crate) fn ask_for_starts(blocks: &[&[u8; PAGE_SIZE]]) {
     blocks.iter().for_each(|block| prefetch_part(block, 0..ASKED));
 }
 
+/// So many blocks ahead the beginning is asked for where bytes are asked for all the time: finding a page of memory takes longer than fetching its bytes.
+const STARTS_AHEAD: usize = 6;
+
+/// Sums blocks that come from memory by a function that asks for nothing on the way: before each, what comes next is asked for, of the next one the second
+/// half and of the one behind it the first.
+pub(crate) fn each_asked_for(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64], sum: impl Fn(&[u8]) -> u64) {
+    for (at, (block, of_block)) in blocks.iter().zip(sums).enumerate() {
+        for (ahead, part) in [(STARTS_AHEAD, 0..1), (1, PAGE_SIZE / 2..PAGE_SIZE), (2, 0..PAGE_SIZE / 2)] {
+            if let Some(block) = blocks.get(at + ahead) {
+                ask_for_at_once(&block[part]);
+            }
+        }
+        *of_block = sum(*block);
+    }
+}
+
+/// Goes through blocks that come from memory, two at a time: `sum` gets them, with the number of the first, to sum them side by side, and the two that come
+/// next, if there are as many, to ask for them row by row. Gives the block that is left over.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn by_twos<'a>(
+    blocks: &[&'a [u8; PAGE_SIZE]],
+    mut sum: impl FnMut(usize, &[&'a [u8; PAGE_SIZE]; 2], Option<&[&'a [u8; PAGE_SIZE]; 2]>),
+) -> Option<&'a [u8; PAGE_SIZE]> {
+    let ask = |blocks: &[&[u8; PAGE_SIZE]]| blocks.iter().for_each(|block| prefetch_line(block, 0));
+    let (twos, left_over) = blocks.as_chunks::<2>();
+    ask(&blocks[..blocks.len().min(STARTS_AHEAD)]);
+    for (at, two) in twos.iter().enumerate() {
+        twos.get(at + STARTS_AHEAD / 2).into_iter().for_each(|far| ask(far));
+        sum(2 * at, two, twos.get(at + 1));
+    }
+    left_over.first().copied()
+}
+
 /// Whether most of them lie behind each other: then one is better summed after the other.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn are_neighbours(blocks: &[&[u8; PAGE_SIZE]]) -> bool {
@@ -104,6 +137,15 @@ pub(crate) const AHEAD: usize = PAGE_SIZE / 2;
 /// Whether the block behind block `at` in memory is the next of them.
 pub(crate) fn is_followed(blocks: &[&[u8; PAGE_SIZE]], at: usize) -> bool {
     blocks.get(at + 1).is_some_and(|next| next.as_ptr() == blocks[at].as_ptr_range().end)
+}
+
+/// As [`ask_for`], into the first cache.
+#[inline]
+fn ask_for_at_once(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    crate::simd::prefetch_first(bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
 }
 
 #[inline]

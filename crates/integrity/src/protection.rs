@@ -13,7 +13,7 @@
 //! Source: Y. Zhang, D. S. Myers, A. C. and R. H. Arpaci-Dusseau, *Zettabyte Reliability with Flexible End-to-end Data Integrity*
 //! (MSST 2013), section III. What is not the contents of a regular file has CRC-64/NVME in every mode.
 
-use crate::{Algorithm, Checksum, Mismatch, PAGE_SIZE, UnknownAlgorithm, crc64_each, fletcher256_and_xor64_each};
+use crate::{Algorithm, Checksum, Mismatch, PAGE_SIZE, UnknownAlgorithm, fletcher256_and_xor64_each};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -181,7 +181,7 @@ impl Protection {
 
 fn crc64_of_each(pages: &[&[u8; PAGE_SIZE]]) -> impl Iterator<Item = Checksum> + use<> {
     let mut sums = vec![0; pages.len()];
-    crc64_each(std::hint::black_box(pages), &mut sums);
+    Algorithm::Crc64Nvme.number_each(std::hint::black_box(pages), &mut sums);
     sums.into_iter().map(Checksum::crc64)
 }
 

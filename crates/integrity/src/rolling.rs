@@ -62,8 +62,8 @@ mod x86_sums;
 
 pub use adler::{ADLER32_OF_ZEROS, adler32, adler32_add_delta, adler32_change};
 pub use bit_sum::BitSum;
-pub(crate) use blocks::{crc32c_of_block, crc64_of_block};
-pub use blocks::{crc64_and_tally, crc64_copied, crc64_copied_of_followed, crc64_each};
+pub(crate) use blocks::{crc32c_each, crc32c_of_block, crc64_each, crc64_of_block};
+pub use blocks::{crc64_and_tally, crc64_copied, crc64_copied_of_followed};
 pub use fletcher::{fletcher256_add_delta, fletcher256_change};
 pub use tally::tally;
 

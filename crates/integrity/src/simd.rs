@@ -8,12 +8,11 @@ use crate::PAGE_SIZE;
 use crate::page::AHEAD;
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 mod fletcher;
 
 pub(crate) use fletcher::FletcherColumns;
-use fletcher::{Lanes256, Lanes512, fletcher_avx2, fletcher_avx512};
+use fletcher::{Lanes256, Lanes512, fletcher_avx2, fletcher_avx512, fletcher_block_avx512};
 
 /// Below this many bytes the portable code is as fast.
 const SHORT: usize = 128;
@@ -32,6 +31,21 @@ pub(crate) fn prefetch(bytes: &[u8]) {
 pub(crate) fn prefetch_ahead_of(place: *const u8) {
     // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees, and fails nowhere.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast()) };
+}
+
+/// Asks for bytes, into the first cache.
+#[inline]
+pub(crate) fn prefetch_first(bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+}
+
+/// Asks for row `at` of a page, 64 bytes, into the first cache.
+#[inline]
+pub(crate) fn prefetch_row(page: &[u8; PAGE_SIZE], at: usize) {
+    prefetch_first(&page.as_chunks::<64>().0[at]);
 }
 
 /// Whether the CPU has vectors of 64 bytes.
@@ -84,10 +98,15 @@ pub(crate) fn fletcher_columns(words: &[[u8; 16]]) -> Option<(usize, FletcherCol
     None
 }
 
+/// Column sums of a block, or nothing, if the CPU has not AVX-512.
+#[inline]
+pub(crate) fn fletcher_of_block(block: &[u8; PAGE_SIZE]) -> Option<FletcherColumns> {
+    // SAFETY: the feature was detected.
+    has_wide().then(|| unsafe { fletcher_block_avx512(block) })
+}
+
 /// So many blocks are summed side by side.
 pub(crate) const ABREAST: usize = 8;
-/// Of so many at a time the sums are in vectors: five of the 32 for each.
-const AT_ONCE: usize = 4;
 /// Rows of 64 bytes of each of these before it is the turn of the others.
 const TURN: usize = 8;
 
@@ -96,6 +115,24 @@ const TURN: usize = 8;
 pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> Option<[u64; ABREAST]> {
     // SAFETY: the feature was detected.
     is_x86_feature_detected!("avx2").then(|| unsafe { xor64_each_avx2(blocks) })
+}
+
+/// Column sums and xor64 of two blocks, side by side, while the two that are summed next are asked for.
+///
+/// # Panics
+/// If not [`has_wide`].
+#[inline]
+pub(crate) fn fletcher_and_xor64_of_two(
+    blocks: &[&[u8; PAGE_SIZE]; 2],
+    next: Option<&[&[u8; PAGE_SIZE]; 2]>,
+) -> [(FletcherColumns, u64); 2] {
+    assert!(has_wide());
+    match next {
+        // SAFETY: the feature was detected.
+        Some(next) => unsafe { two_avx512(blocks, |row| next.iter().for_each(|next| prefetch_row(next, row))) },
+        // SAFETY: as above.
+        None => unsafe { two_avx512(blocks, |_| {}) },
+    }
 }
 
 /// Column sums and xor64 of a block that is read once, or nothing, if the CPU has no suitable unit. If the block behind it in memory is summed next
@@ -110,32 +147,31 @@ pub(crate) fn fletcher_and_xor64(block: &[u8; PAGE_SIZE], is_followed: bool) -> 
     is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_avx2(block, is_followed) })
 }
 
-/// The same of blocks side by side.
+/// The same of blocks side by side, where there is no AVX-512.
 #[inline]
 pub(crate) fn fletcher_and_xor64_each(
     blocks: &[&[u8; PAGE_SIZE]; ABREAST],
 ) -> Option<[(FletcherColumns, u64); ABREAST]> {
-    if has_wide() {
-        // SAFETY: the feature was detected on the line above.
-        return Some(unsafe { fletcher_and_xor64_each_avx512(blocks) });
-    }
     // SAFETY: the feature was detected.
     is_x86_feature_detected!("avx2").then(|| unsafe { fletcher_and_xor64_each_avx2(blocks) })
 }
 
 #[target_feature(enable = "avx512f")]
+#[inline]
 fn load512(chunk: &[u8; 64]) -> __m512i {
     // SAFETY: `chunk` is 64 readable bytes, and the load has no demand on alignment.
     unsafe { _mm512_loadu_si512(chunk.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx2")]
+#[inline]
 fn load256(chunk: &[u8; 32]) -> __m256i {
     // SAFETY: `chunk` is 32 readable bytes, and the load has no demand on alignment.
     unsafe { _mm256_loadu_si256(chunk.as_ptr().cast()) }
 }
 
 #[target_feature(enable = "avx512f")]
+#[inline]
 fn lanes512(v: __m512i) -> [u64; 8] {
     let mut out = [0; 8];
     // SAFETY: `out` is 64 writable bytes, and the store has no demand on alignment.
@@ -144,6 +180,7 @@ fn lanes512(v: __m512i) -> [u64; 8] {
 }
 
 #[target_feature(enable = "avx2")]
+#[inline]
 fn lanes256(v: __m256i) -> [u64; 4] {
     let mut out = [0; 4];
     // SAFETY: `out` is 32 writable bytes, and the store has no demand on alignment.
@@ -230,29 +267,25 @@ fn xor64_each_avx2(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [u64; ABREAST] {
 type Both512 = (Lanes512, __m512i);
 
 #[target_feature(enable = "avx512f")]
-fn fletcher_and_xor64_each_avx512(blocks: &[&[u8; PAGE_SIZE]; ABREAST]) -> [(FletcherColumns, u64); ABREAST] {
-    let mut sums = [(Lanes512::zero(), _mm512_setzero_si512()); ABREAST];
-    for first in (0..PAGE_SIZE / 64).step_by(TURN) {
-        let groups = blocks.as_chunks::<AT_ONCE>().0.iter().zip(sums.as_chunks_mut::<AT_ONCE>().0);
-        groups.for_each(|(blocks, sums)| *sums = with_rows(*sums, blocks, first..first + TURN));
-    }
-    sums.map(|sums| of_lanes512(sums))
+fn two_avx512(blocks: &[&[u8; PAGE_SIZE]; 2], ask: impl Fn(usize)) -> [(FletcherColumns, u64); 2] {
+    let [one, two] = with_rows(blocks, ask);
+    [of_lanes512(one), of_lanes512(two)]
 }
 
 #[target_feature(enable = "avx512f")]
 fn fletcher_and_xor64_avx512(block: &[u8; PAGE_SIZE]) -> (FletcherColumns, u64) {
-    let [sums] = with_rows([(Lanes512::zero(), _mm512_setzero_si512())], &[block], 0..PAGE_SIZE / 64);
+    let [sums] = with_rows(&[block], |_| {});
     of_lanes512(sums)
 }
 
+/// Sums blocks side by side; `ask` gets each row's number before it is read.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn with_rows<const N: usize>(
-    mut sums: [Both512; N],
-    blocks: &[&[u8; PAGE_SIZE]; N],
-    rows: Range<usize>,
-) -> [Both512; N] {
-    for at in rows.step_by(2) {
+fn with_rows<const N: usize>(blocks: &[&[u8; PAGE_SIZE]; N], ask: impl Fn(usize)) -> [Both512; N] {
+    let mut sums = [(Lanes512::zero(), _mm512_setzero_si512()); N];
+    for at in (0..PAGE_SIZE / 64).step_by(2) {
+        ask(at);
+        ask(at + 1);
         for (block, (fletcher, xor)) in blocks.iter().zip(&mut sums) {
             let rows = block.as_chunks::<64>().0;
             let pair = [load512(&rows[at]), load512(&rows[at + 1])];
@@ -264,6 +297,7 @@ fn with_rows<const N: usize>(
 }
 
 #[target_feature(enable = "avx512f")]
+#[inline]
 fn of_lanes512((fletcher, xor): Both512) -> (FletcherColumns, u64) {
     (fletcher.columns(), lanes512(xor).into_iter().fold(0, |x, y| x ^ y))
 }

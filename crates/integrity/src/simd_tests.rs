@@ -57,8 +57,10 @@ fn check_blocks(blocks: &[[u8; PAGE_SIZE]; ABREAST]) {
     let each = blocks.each_ref();
     if is_x86_feature_detected!("avx512f") {
         // SAFETY: the feature was detected on the line above.
-        let (one, all) = unsafe { (fletcher_and_xor64_avx512(each[0]), fletcher_and_xor64_each_avx512(&each)) };
-        assert_eq!((one, all), (expected[0], expected));
+        let (one, two) = unsafe { (fletcher_and_xor64_avx512(each[0]), two_avx512(&[each[0], each[1]], |_| {})) };
+        assert_eq!((one, two), (expected[0], [expected[0], expected[1]]));
+        // SAFETY: as above.
+        assert_eq!(unsafe { fletcher_block_avx512(each[0]) }, expected[0].0);
     }
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the feature was detected on the line above.

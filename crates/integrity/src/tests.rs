@@ -140,6 +140,7 @@ fn both_sums_of_blocks_wherever_they_lie_and_however_many_there_are() {
             .map(|block| {
                 let mut state = Fletcher::default();
                 state.add_words_portable(block.as_chunks().0);
+                assert_eq!(fletcher256(&block[..]), state.digest());
                 (state.digest(), crate::sums::xor64_portable(&block[..]))
             })
             .collect();

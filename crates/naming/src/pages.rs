@@ -2,9 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::sums;
-use holdfast_integrity::{
-    Algorithm, Checksum, crc64_copied, crc64_copied_of_followed, crc64_each, prefetch_ahead, xor64_each,
-};
+use holdfast_integrity::{Algorithm, Checksum, crc64_copied, crc64_copied_of_followed, prefetch_ahead};
 use holdfast_object::{self as object, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageView, PinnedPage};
 use std::ops::Range;
 
@@ -37,7 +35,9 @@ fn to_be_verified(view: &PageView) -> Option<&[u8; PAGE_SIZE]> {
 /// Under which algorithm a page is, if several of them are summed together.
 fn summed_together(view: &PageView) -> Option<Algorithm> {
     let PageView::Data(page) = view else { return None };
-    [Algorithm::Crc64Nvme, Algorithm::Xor64].into_iter().find(|algorithm| page.number_under(*algorithm).is_some())
+    let of_numbers =
+        Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::None && algorithm.digest_len() <= 8);
+    of_numbers.into_iter().find(|&algorithm| page.number_under(algorithm).is_some())
 }
 
 /// So many pages are verified together.
@@ -64,8 +64,7 @@ fn verify(cache: &dyn ObjectCache, id: ObjectId, first: PageIndex, views: &mut [
             }
         }
         let mut sums = [0; TOGETHER];
-        let each = if algorithm == Algorithm::Xor64 { xor64_each } else { crc64_each };
-        each(&blocks[..count], &mut sums[..count]);
+        algorithm.number_each(&blocks[..count], &mut sums[..count]);
         let mut is_good = [false; TOGETHER];
         (0..count).for_each(|n| is_good[of[n]] = sums[n] == expected[n]);
         for at in 0..views.len() {

@@ -10,8 +10,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use holdfast_integrity::{
-    Algorithm, PAGE_SIZE, Protection, crc64, crc64_copied, crc64_each, prefetch, prefetch_ahead, prefetch_start,
-    xor64_each,
+    Algorithm, PAGE_SIZE, Protection, crc64, crc64_copied, prefetch, prefetch_ahead, prefetch_start,
 };
 use holdfast_object::{Arena, FrameMut, PinnedPage};
 
@@ -63,7 +62,7 @@ fn verify(pages: &mut [PinnedPage], ask: impl Fn(&[PinnedPage], usize)) {
 fn verify_together(pages: &mut [PinnedPage]) {
     let blocks: Vec<_> = pages.iter().map(PinnedPage::bytes).collect();
     let mut sums = [0; WINDOW];
-    crc64_each(&blocks, &mut sums);
+    SUM.number_each(&blocks, &mut sums);
     assert!(pages.iter().zip(sums).all(|(page, sum)| page.crc64() == Some(sum)), "nobody has changed them");
 }
 
@@ -71,7 +70,7 @@ fn verify_together(pages: &mut [PinnedPage]) {
 fn xor_together(pages: &mut [PinnedPage]) {
     let blocks: Vec<_> = pages.iter().map(PinnedPage::bytes).collect();
     let mut sums = [0; WINDOW];
-    xor64_each(&blocks, &mut sums);
+    Protection::FAST.number_each(&blocks, &mut sums);
     black_box(sums);
 }
 
@@ -181,7 +180,7 @@ fn main() -> std::io::Result<()> {
             }
         };
         let ways: [Way<'_, PinnedPage>; 9] = [
-            ("eight side by side, neighbours in turn", &|pages| verify_together(pages)),
+            ("as before a write: what comes next asked for", &|pages| verify_together(pages)),
             ("xor64, eight side by side, neighbours in turn", &|pages| xor_together(pages)),
             ("xor64, in turn, two halves asked for", &|pages| xor_in_turn(pages)),
             ("both of static, side by side, neighbours in turn", &|pages| sum_both_together(pages)),

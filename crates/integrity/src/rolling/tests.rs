@@ -9,6 +9,7 @@ use rand_pcg::Pcg64Mcg;
 use super::tally::{self, WEIGHTS, Weights};
 use super::*;
 use crate::crc::{crc32c_by_library, crc64_by_library};
+use crate::{Algorithm, Checksum};
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -163,11 +164,21 @@ fn abreast(each: fn(&Keys, &[&Block; 8], &mut [u64; 8]) -> bool, keys: &Keys, bl
     has.then_some(sums[0])
 }
 
+/// The same as two side by side have it.
+#[cfg(target_arch = "x86_64")]
+fn of_two(keys: &Keys, block: &Block, asks: bool) -> Option<u64> {
+    x86_blocks::has_vectors().then(|| {
+        let [one, two] = x86_blocks::crc64_of_two(keys, &[block; 2], asks.then_some(&[block; 2]));
+        assert_eq!(one, two);
+        one
+    })
+}
+
 /// A way to the sum of a block.
 #[cfg(target_arch = "x86_64")]
 struct Way {
     name: &'static str,
-    /// Words of the last rows: eight of a block by itself, one of each of eight; of a CRC-32C in vectors of 64 bytes six.
+    /// Words of the last rows: eight of a block by itself, four of each of two, one of each of eight; of a CRC-32C in vectors of 64 bytes six.
     words: usize,
     /// Words of the streams of a block's front.
     stream: usize,
@@ -177,7 +188,7 @@ struct Way {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn ways() -> [Way; 12] {
+fn ways() -> [Way; 13] {
     fn crc64(name: &'static str, words: usize, sum: fn(&Keys, &Block) -> Option<u64>) -> Way {
         Way { name, words, stream: 0, keys: &KEYS, judge: |block| crc64_by_library(block), sum }
     }
@@ -193,14 +204,17 @@ fn ways() -> [Way; 12] {
         }),
         crc64("narrow, side by side", 4, |keys, block| abreast(x86_narrow::each, keys, block)),
         crc64("wide", 64, x86_blocks::crc64),
-        crc64("wide, followed", 64, x86_blocks::crc64_of_followed),
         crc64("wide, copied", 64, |keys, block| x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK], false)),
         crc64("wide, copied, followed", 64, |keys, block| {
             x86_blocks::copied(keys, block, &mut [0; ROLLING_BLOCK], true)
         }),
-        crc64("wide, side by side", 8, |keys, block| abreast(x86_blocks::each, keys, block)),
+        crc64("wide, two", 32, |keys, block| of_two(keys, block, false)),
+        crc64("wide, two, asking", 32, |keys, block| of_two(keys, block, true)),
         crc32c("narrow, CRC-32C", 32, 64, |keys, block| x86_narrow::crc32c(keys, block).map(u64::from)),
         crc32c("wide, CRC-32C", 48, 32, |keys, block| x86_blocks::crc32c(keys, block).map(u64::from)),
+        crc32c("wide, CRC-32C, asking", 48, 32, |keys, block| {
+            x86_blocks::has_vectors().then(|| x86_blocks::crc32c_asking(keys, block, Some(block)).into())
+        }),
     ]
 }
 
@@ -284,10 +298,17 @@ fn blocks_are_summed_wherever_they_lie_and_however_many_there_are() {
     let scattered: Vec<&Block> = (0..40).map(|at| all[at * 7 % 40]).collect();
     for (blocks, count) in [&all, &scattered].into_iter().flat_map(|blocks| (0..=40).map(move |count| (blocks, count)))
     {
-        let mut sums = vec![0; count];
-        crc64_each(&blocks[..count], &mut sums);
-        assert!(sums.iter().zip(blocks).all(|(sum, block)| *sum == crc64_by_library(&block[..])), "{count}");
+        let blocks = &blocks[..count];
+        for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.digest_len() <= 8) {
+            let mut numbers = vec![0; count];
+            algorithm.number_each(blocks, &mut numbers);
+            let sums = numbers.into_iter().map(|number| Checksum::from_number(algorithm, number));
+            assert!(sums.eq(blocks.iter().map(|block| algorithm.sum(&block[..]))), "{algorithm}, {count} blocks");
+        }
     }
+    let mut crcs = [0; 40];
+    Algorithm::Crc64Nvme.number_each(&all, &mut crcs);
+    assert!(crcs.iter().zip(&all).all(|(crc, block)| *crc == crc64_by_library(&block[..])));
 }
 
 #[test]

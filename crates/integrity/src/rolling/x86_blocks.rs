@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::x86::{Crc32cOfFront, crc32c_of_folded, crc64_of_folded, has};
 use super::{Keys, ROLLING_BLOCK, WORDS};
-use crate::simd::prefetch_ahead_of;
+use crate::simd::{prefetch_ahead_of, prefetch_row};
 
 type Block = [u8; ROLLING_BLOCK];
 
@@ -20,8 +20,9 @@ const FRONT_ROWS: usize = 16;
 const ROWS_BESIDE: usize = 6;
 const WORDS_BESIDE: usize = 4;
 
+/// Whether the CPU has what the code here needs.
 #[inline]
-fn has_vectors() -> bool {
+pub(super) fn has_vectors() -> bool {
     is_x86_feature_detected!("vpclmulqdq") && is_x86_feature_detected!("avx512f") && has()
 }
 
@@ -32,18 +33,41 @@ pub(super) fn crc64(keys: &Keys, block: &Block) -> Option<u64> {
     has_vectors().then(|| unsafe { crc64_avx512(keys, block) })
 }
 
-/// The same if the block behind it in memory is summed next: that is asked for on the way.
+/// The CRC-64s of two blocks, side by side, while the two that are summed next are asked for.
+///
+/// # Panics
+/// If not [`has_vectors`].
 #[inline]
-pub(super) fn crc64_of_followed(keys: &Keys, block: &Block) -> Option<u64> {
-    // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { followed_avx512(keys, block) })
+pub(super) fn crc64_of_two(keys: &Keys, blocks: &[&Block; 2], next: Option<&[&Block; 2]>) -> [u64; 2] {
+    assert!(has_vectors());
+    match next {
+        // SAFETY: the features were detected.
+        Some(next) => unsafe { two_avx512(keys, blocks, |row| next.iter().for_each(|next| prefetch_row(next, row))) },
+        // SAFETY: as above.
+        None => unsafe { two_avx512(keys, blocks, |_| {}) },
+    }
 }
 
 /// The CRC-32C of a block.
 #[inline]
 pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
     // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { crc32c_avx512(keys, block) })
+    has_vectors().then(|| unsafe { crc32c_avx512(keys, block, |_| {}) })
+}
+
+/// The same while `ahead`, which is summed soon after it, is asked for.
+///
+/// # Panics
+/// If not [`has_vectors`].
+#[inline]
+pub(super) fn crc32c_asking(keys: &Keys, block: &Block, ahead: Option<&Block>) -> u32 {
+    assert!(has_vectors());
+    match ahead {
+        // SAFETY: the features were detected.
+        Some(ahead) => unsafe { crc32c_avx512(keys, block, |row| prefetch_row(ahead, row)) },
+        // SAFETY: as above.
+        None => unsafe { crc32c_avx512(keys, block, |_| {}) },
+    }
 }
 
 /// Copies a block, and gives the CRC-64 of what was read of it; if the block behind it in memory comes next (`is_followed`), that is asked for on the way.
@@ -60,17 +84,6 @@ pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block, is_followed: boo
     })
 }
 
-/// The CRC-64s of blocks side by side. Whether the CPU can.
-#[inline]
-pub(super) fn each(keys: &Keys, blocks: &[&Block; FOLDED_ROWS], sums: &mut [u64; FOLDED_ROWS]) -> bool {
-    let has = has_vectors();
-    if has {
-        // SAFETY: the features were detected.
-        *sums = unsafe { each_avx512(keys, blocks) };
-    }
-    has
-}
-
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 fn crc64_avx512(keys: &Keys, block: &Block) -> u64 {
     let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], |_, _| {}, |_| {});
@@ -78,27 +91,28 @@ fn crc64_avx512(keys: &Keys, block: &Block) -> u64 {
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn followed_avx512(keys: &Keys, block: &Block) -> u64 {
-    let ask = |at: usize, _| prefetch_ahead_of(block.as_chunks::<64>().0[at].as_ptr());
-    let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], ask, |_| {});
-    crc64_of_folded(folded)
+fn two_avx512(keys: &Keys, blocks: &[&Block; 2], ask: impl Fn(usize)) -> [u64; 2] {
+    const ROWS: usize = FOLDED_ROWS / 2;
+    let ask = |group| (ROWS * group..ROWS * (group + 1)).for_each(&ask);
+    folded_avx512::<2, ROWS, 0>(keys, blocks, |_, _| {}, ask).map(|folded| crc64_of_folded(folded))
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn crc32c_avx512(keys: &Keys, block: &Block) -> u32 {
+#[inline]
+fn crc32c_avx512(keys: &Keys, block: &Block, ask: impl Fn(usize)) -> u32 {
+    /// As often as words are added.
+    const ASKED: usize = ROLLING_BLOCK / 64 / ((ROLLING_BLOCK / 64 - FRONT_ROWS) / ROWS_BESIDE);
     let mut front = Crc32cOfFront::<{ 2 * FRONT_ROWS }>::new(block);
     let [folded] = folded_avx512::<1, ROWS_BESIDE, FRONT_ROWS>(
         keys,
         &[block],
         |_, _| {},
-        |group| front.add(WORDS_BESIDE * group..WORDS_BESIDE * (group + 1)),
+        |group| {
+            (ASKED * group..ASKED * (group + 1)).for_each(&ask);
+            front.add(WORDS_BESIDE * group..WORDS_BESIDE * (group + 1));
+        },
     );
     crc32c_of_folded(_mm_xor_si128(folded, front.folded(keys)))
-}
-
-#[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
-fn each_avx512(keys: &Keys, blocks: &[&Block; FOLDED_ROWS]) -> [u64; FOLDED_ROWS] {
-    folded_avx512::<FOLDED_ROWS, 1, 0>(keys, blocks, |_, _| {}, |_| {}).map(|folded| crc64_of_folded(folded))
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]

@@ -10,6 +10,7 @@
 use std::arch::x86_64::*;
 
 use super::{load256, load512};
+use crate::PAGE_SIZE;
 
 /// Fletcher-256 sums of a run of words, as sums of their columns of 64 bits (column c has weight 2^(64·c)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ impl Lanes512 {
     }
 
     #[target_feature(enable = "avx512f")]
+    #[inline]
     pub(super) fn columns(self) -> FletcherColumns {
         let zero = _mm512_setzero_si512();
         // A pair counts as often as pairs follow, which is half as often as vectors do, and its second vector once less than the first.
@@ -90,6 +92,15 @@ impl Lanes512 {
         };
         FletcherColumns::new([total(a_tops), total(joined(a_tops, b_tops))], [total(a), total(joined(a, b))])
     }
+}
+
+#[target_feature(enable = "avx512f")]
+pub(super) fn fletcher_block_avx512(block: &[u8; PAGE_SIZE]) -> FletcherColumns {
+    let mut lanes = Lanes512::zero();
+    for [one, two] in block.as_chunks::<64>().0.as_chunks::<2>().0 {
+        lanes.add([load512(one), load512(two)]);
+    }
+    lanes.columns()
 }
 
 #[target_feature(enable = "avx512f")]
