@@ -122,17 +122,23 @@ impl Protection {
             return Vec::new();
         }
         let pages: Vec<_> = pages.map(std::hint::black_box).collect();
+        self.sums_of_blocks(|| &pages)
+    }
+
+    /// [`Protection::sums_of`] blocks that are reached anew for each checksum, so that the tests can change them in between.
+    fn sums_of_blocks<'a>(self, pages: impl Fn() -> &'a [&'a [u8; PAGE_SIZE]]) -> Vec<StoredSums> {
         match self.stored() {
-            Algorithm::Crc64Nvme => crc64_of_each(&pages).map(StoredSums::of).collect(),
+            Algorithm::Crc64Nvme => crc64_of_each(pages()).map(StoredSums::of).collect(),
             Algorithm::Blake3 => {
                 // Before the checksums that are compared with those of memory: what flips in between has not got those.
-                let new: Vec<_> = pages.iter().map(|page| Algorithm::Blake3.sum(&page[..])).collect();
-                let both = new.into_iter().zip(crc64_of_each(&pages));
+                let new: Vec<_> = pages().iter().map(|page| Algorithm::Blake3.sum(&page[..])).collect();
+                let both = new.into_iter().zip(crc64_of_each(pages()));
                 both.map(|(primary, secondary)| StoredSums { primary, secondary }).collect()
             }
             _ => {
+                let pages = pages();
                 let mut sums = Vec::with_capacity(pages.len());
-                fletcher256_and_xor64_each(&pages, |strong, fast| {
+                fletcher256_and_xor64_each(pages, |strong, fast| {
                     let [primary, secondary] =
                         [Checksum::of_le(Protection::STRONG, &strong), Checksum::from_number(Protection::FAST, fast)];
                     sums.push(StoredSums { primary, secondary });
@@ -278,16 +284,28 @@ impl StoredSums {
         page: PageSums,
         mode: Protection,
     ) -> Result<StoredSums, Mismatch> {
+        StoredSums::generate_at(&bytes, just_made, page, mode)
+    }
+
+    /// The same of bytes that are reached anew at each step, so that the tests can change them in between.
+    #[inline]
+    fn generate_at(
+        bytes: &impl AsRef<[u8]>,
+        just_made: Option<StoredSums>,
+        page: PageSums,
+        mode: Protection,
+    ) -> Result<StoredSums, Mismatch> {
         let made = |algorithm| just_made.and_then(|made| made.under(algorithm));
         let known = |algorithm| [page.memory, page.strong].into_iter().find(|sum| sum.algorithm() == algorithm);
         let get = |algorithm: Algorithm| {
-            known(algorithm).or_else(|| made(algorithm)).unwrap_or_else(|| algorithm.sum(std::hint::black_box(bytes)))
+            let generate = || algorithm.sum(std::hint::black_box(bytes.as_ref()));
+            known(algorithm).or_else(|| made(algorithm)).unwrap_or_else(generate)
         };
         let primary = get(mode.stored());
         let secondary = if mode.stores_both() { get(mode.memory()) } else { Checksum::none() };
         let is_passed_on = primary == page.memory;
         if mode.verifies_at_device() || !is_passed_on && mode != Protection::None {
-            page.memory.verify_summed(std::hint::black_box(bytes), made(page.memory.algorithm()))?;
+            page.memory.verify_summed(std::hint::black_box(bytes.as_ref()), made(page.memory.algorithm()))?;
         }
         Ok(StoredSums { primary, secondary })
     }
@@ -303,7 +321,7 @@ impl StoredSums {
         just_made: Option<StoredSums>,
         mode: Protection,
     ) -> Result<PageSums, Mismatch> {
-        self.load_if(bytes, just_made, mode, mode.verifies_at_device())
+        self.load_if(&bytes, just_made, mode, mode.verifies_at_device())
     }
 
     /// The same for whoever relies on what comes from the device, and not on a reader: the bytes are looked at in every mode.
@@ -316,12 +334,14 @@ impl StoredSums {
         just_made: Option<StoredSums>,
         mode: Protection,
     ) -> Result<PageSums, Mismatch> {
-        self.load_if(bytes, just_made, mode, true)
+        self.load_if(&bytes, just_made, mode, true)
     }
 
+    /// As [`StoredSums::generate_at`], the bytes are reached anew at each step.
+    #[inline]
     fn load_if(
         &self,
-        bytes: &[u8],
+        bytes: &impl AsRef<[u8]>,
         just_made: Option<StoredSums>,
         mode: Protection,
         is_verified: bool,
@@ -329,18 +349,18 @@ impl StoredSums {
         let made = |algorithm| just_made.and_then(|made| made.under(algorithm));
         let wanted = mode.memory();
         let memory = self.under(wanted).or_else(|| made(wanted));
-        let memory = memory.unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes)));
+        let memory = memory.unwrap_or_else(|| wanted.sum(std::hint::black_box(bytes.as_ref())));
         // Stored by its own mode; over a store of another mode it is generated, here as well before the stored one is verified.
         let strong = match mode.switches_after() {
             Some(_) => {
                 let known = self.under(Protection::STRONG).or_else(|| made(Protection::STRONG));
-                known.unwrap_or_else(|| Protection::STRONG.sum(std::hint::black_box(bytes)))
+                known.unwrap_or_else(|| Protection::STRONG.sum(std::hint::black_box(bytes.as_ref())))
             }
             None => Checksum::none(),
         };
         let is_passed_on = memory == self.primary;
         if is_verified || !is_passed_on && mode != Protection::None {
-            self.primary.verify_summed(std::hint::black_box(bytes), made(self.primary.algorithm()))?;
+            self.primary.verify_summed(std::hint::black_box(bytes.as_ref()), made(self.primary.algorithm()))?;
         }
         Ok(PageSums { memory, strong, is_forwarded: false })
     }
@@ -369,6 +389,7 @@ impl PageSums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flaky::Flaky;
 
     fn all() -> Vec<Protection> {
         let mut all = vec![
@@ -456,6 +477,68 @@ mod tests {
             assert_eq!((before, on_device, by_reader), expected, "{mode}");
             if loaded.strong.algorithm() != Algorithm::None {
                 assert!(loaded.strong.verify(&flipped).is_err(), "{mode}");
+            }
+        }
+    }
+
+    /// Cases 1 and 2 of *Cooperative Data Protection*, §3.2, where a page crosses the boundary to the device: whenever a bit flips in between, the
+    /// checksums that come out are not those of the flipped bytes, or the crossing fails.
+    #[test]
+    fn no_flip_between_the_steps_gets_a_checksum_of_its_own() {
+        let bytes = [5u8; PAGE_SIZE];
+        let mut steps_max = 0;
+        for (old, new) in all().into_iter().flat_map(|old| all().into_iter().map(move |new| (old, new))) {
+            let page = PageSums::of(old.memory().sum(&bytes));
+            let stored = StoredSums::generate(&bytes, page, old).unwrap();
+            let strays = |flip_before| Flaky::new(bytes.to_vec(), 12_345, flip_before);
+            // To the device: of a page that has a checksum in memory.
+            if old.memory() != Algorithm::None && new != Protection::None {
+                let good = StoredSums::generate(&bytes, page, new).unwrap();
+                for flip_before in 0.. {
+                    let flaky = strays(flip_before);
+                    let made = StoredSums::generate_at(&flaky, None, page, new);
+                    assert!(made.is_err() || made == Ok(good), "{old} to {new}, before step {flip_before}");
+                    steps_max = steps_max.max(flaky.accesses());
+                    if flaky.accesses() <= flip_before {
+                        break;
+                    }
+                }
+            }
+            // And from it.
+            if old.stored() != Algorithm::None && new != Protection::None {
+                let good = stored.load_summed(&bytes, None, new).unwrap();
+                for flip_before in 0.. {
+                    let flaky = strays(flip_before);
+                    let made = stored.load_if(&flaky, None, new, new.verifies_at_device());
+                    assert!(made.is_err() || made == Ok(good), "{old} from {new}, before step {flip_before}");
+                    if flaky.accesses() <= flip_before {
+                        break;
+                    }
+                }
+            }
+        }
+        assert_eq!(steps_max, 3, "two checksums generated and one verified");
+    }
+
+    /// The same where the checksums of many pages are made before they are compared.
+    #[test]
+    fn no_flip_between_the_sums_of_many_pages_is_missed() {
+        let (bytes, mut flipped) = ([5u8; PAGE_SIZE], [5u8; PAGE_SIZE]);
+        flipped[99] = 4;
+        for mode in all().into_iter().filter(|mode| mode.memory() != Algorithm::None && mode.verifies_at_device()) {
+            let page = PageSums::of(mode.memory().sum(&bytes));
+            let good = StoredSums::generate(&bytes, page, mode).unwrap();
+            for flip_before in 0..3 {
+                let looks = std::cell::Cell::new(0);
+                let (sound, bad) = ([&bytes; 3], [&flipped; 3]);
+                let just_made = mode.sums_of_blocks(|| {
+                    looks.set(looks.get() + 1);
+                    if looks.get() > flip_before { &bad } else { &sound }
+                });
+                for made in just_made {
+                    let sums = StoredSums::generate_summed(&bytes, Some(made), page, mode);
+                    assert!(sums.is_err() || sums == Ok(good), "{mode}, before look {flip_before}");
+                }
             }
         }
     }
