@@ -1,26 +1,6 @@
 //! The text form of a trace: what processes asked of the files below one directory, and when.
 //!
-//! One call on a line: microseconds since the beginning, the call, its arguments, with one space between them. `#` begins a comment line; the
-//! first line is [`FIRST_LINE`]. Paths start with `/`, which is the directory, and have blanks, `%` and what is not printable ASCII as `%XX`.
-//! An open file has a number of its own for the whole trace. Times do not go back.
-//!
-//! ```text
-//! # holdfast trace 1
-//! 0 exists /src/
-//! 0 exists /src/main.c 1200
-//! 150 open 0 /src/main.c -
-//! 161 read 0 0 1200
-//! 170 close 0
-//! 201 open 1 /a.out ct
-//! 230 write 1 0 4096
-//! 240 truncate 1 100
-//! 250 sync 1
-//! 260 close 1
-//! 300 rename /a.out /program
-//! ```
-//!
-//! `exists` is what was there before: a directory (its path ends in `/`) or a file of so many bytes. The letters of `open`: `c` makes the file
-//! if it is not there, `t` empties it, `-` neither.
+//! It is described in `docs/traces.md`, of which the tests take the example.
 
 use std::fmt;
 
@@ -276,6 +256,18 @@ mod tests {
         let text = text(&sample());
         assert!(text.is_ascii());
         assert_eq!(parse(&text), Ok(sample()), "{text}");
+    }
+
+    /// The example in the documentation has every call, as it would be written.
+    #[test]
+    fn the_documentation_has_every_call() {
+        let page = include_str!("../../../../docs/traces.md");
+        let example = page.split_once("```text\n").and_then(|(_, rest)| rest.split_once("```")).expect("an example").0;
+        let events = parse(example).expect("a trace");
+        assert_eq!(text(&events), example);
+        let kind = |event: &Event| std::mem::discriminant(&event.call);
+        let missing = sample().into_iter().find(|call| !events.iter().any(|event| kind(event) == kind(call)));
+        assert_eq!(missing, None);
     }
 
     #[test]
