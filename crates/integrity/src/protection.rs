@@ -4,11 +4,13 @@
 //! |---|---|---|---|---|
 //! | `none` | – | – | nobody | a file system without checksums |
 //! | `disk` | – | Fletcher-256 | reads from the device | ZFS, btrfs |
-//! | `end-to-end=ALG` | ALG | the same, passed on | the reader alone | E²ZFS |
+//! | `end-to-end=ALG` | ALG | the same, passed on | the reader; fsync, for the intent log | E²ZFS |
 //! | `static` | xor | Fletcher-256 and the xor | reader, writes to and reads from the device | Z²FS, static |
 //! | `dynamic` | xor; Fletcher-256 after t_switch | Fletcher-256 and the xor | the same | Z²FS, dynamic |
 //! | `uniform` | CRC-64/NVME | the same | the same | Holdfast |
 //! | `uniform=blake3` | CRC-64/NVME | BLAKE3 and the CRC | the same | Holdfast, also against who wants to deceive |
+//!
+//! A page that comes from the device and has a reader is verified by the reader alone, by what it is stored under ([`StoredSums::forwarded`]).
 //!
 //! Source: Y. Zhang, D. S. Myers, A. C. and R. H. Arpaci-Dusseau, *Zettabyte Reliability with Flexible End-to-end Data Integrity*
 //! (MSST 2013), section III. What is not the contents of a regular file has CRC-64/NVME in every mode.

@@ -122,7 +122,7 @@ pub fn execute(plan: &LoadPlan, site: &Site, progress: &mut dyn FnMut(&str)) -> 
 /// What the webserver costs by t_switch: figure 9 of the Z²FS paper.
 #[derive(Clone, Debug)]
 pub struct SwitchRow {
-    /// The mode, `dynamic` but for the first row.
+    /// The mode: none, `dynamic` by t_switch, then [`BESIDE`].
     pub mode: Protection,
     /// By round, over the whole time.
     pub costs: Vec<Cost>,
@@ -133,11 +133,14 @@ pub struct SwitchRow {
 /// The parts of the run time that t_switch is, from the strong checksum at once to never in this run.
 const SWITCHES: [(u64, u64); 7] = [(0, 1), (1, 8), (1, 4), (1, 2), (3, 4), (7, 8), (1, 1)];
 
-/// How many modes [`sweep`] mounts at most: without checksums, and each of these.
-pub const SWEPT_MODES_MAX: usize = 1 + SWITCHES.len();
+/// What the paper draws beside them: the checksum of memory throughout, and the strong one end to end.
+const BESIDE: [Protection; 2] = [Protection::Static { strong: false }, Protection::EndToEnd(Protection::STRONG)];
 
-/// Runs the webserver for `seconds` of wall-clock time, without checksums and in `dynamic` with several t_switch, all in turn: so their
-/// pages grow old together. The rows are as long as that time allows, whatever the plan's rounds.
+/// How many modes [`sweep`] mounts at most: without checksums, and each of these.
+pub const SWEPT_MODES_MAX: usize = 1 + SWITCHES.len() + BESIDE.len();
+
+/// Runs the webserver for `seconds` of wall-clock time, without checksums, in `dynamic` with several t_switch, and in the two modes that the paper draws
+/// beside them, all in turn: so their pages grow old together. The rows are as long as that time allows, whatever the plan's rounds.
 ///
 /// # Errors
 /// As [`execute`].
@@ -147,6 +150,7 @@ pub fn sweep(plan: &LoadPlan, site: &Site, seconds: u64, progress: &mut dyn FnMu
     let mut modes: Vec<Protection> = dynamic.collect();
     modes.dedup();
     modes.insert(0, Protection::None);
+    modes.extend(BESIDE);
     progress("webserver by t_switch: making its files");
     let busy: Result<Vec<Busy>> = modes.iter().map(|mode| Busy::create(plan, site, Load::Webserver, *mode)).collect();
     let mut busy = busy?;
