@@ -2,6 +2,8 @@
 
 use crate::rig::{Rig, flip, fuse, places, root};
 use holdfast_client::{Algorithm, Checksum, Kind, Operation, descriptor, pieces};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -84,6 +86,66 @@ fn bytes_come_and_go_with_their_checksums() {
         rig.run(["unmount", "m"]).exits(0);
         rig.run(["check", "s"]).exits(0);
     }
+}
+
+/// Half of the transfers are short ones around a block boundary, the others of any length up to several requests.
+fn any_place(random: &mut Pcg64Mcg, file_bytes: usize) -> (usize, usize) {
+    let near = random.random_range(0..file_bytes / 4096) * 4096;
+    let (offset, length_max) = match random.random() {
+        true => ((near + random.random_range(0..8)).saturating_sub(4), 9000),
+        false => (random.random_range(0..file_bytes), 2 << 20),
+    };
+    (offset, random.random_range(0..=length_max.min(file_bytes - offset)))
+}
+
+/// Writes with checksums, plain writes and cuts at any place, against a copy in memory; what is read with checksums is the copy, and under its sums.
+#[test]
+fn any_offset_and_any_length() {
+    const FILE_BYTES: usize = 4 << 20;
+    if !fuse() {
+        return;
+    }
+    let seed = std::env::var("HOLDFAST_SEED").map_or(20_261_128, |seed| seed.parse().expect("a number"));
+    println!("replay: HOLDFAST_SEED={seed} cargo test -p holdfast --test it summed::any_offset");
+    let random = &mut Pcg64Mcg::seed_from_u64(seed);
+    let rig = Rig::new();
+    let mut file = opened(&rig.mounted("").join("f"));
+    let mut copy: Vec<u8> = Vec::new();
+    for step in 0..400 {
+        file = file.with_algorithm(Algorithm::ALL[random.random_range(0..Algorithm::ALL.len())]).unwrap();
+        let (offset, length) = any_place(random, FILE_BYTES);
+        let place = format!("seed {seed}, step {step}: {length} bytes at {offset} of {}", copy.len());
+        match random.random_range(0..8) {
+            0 => {
+                file.get_ref().set_len(offset as u64).unwrap();
+                copy.resize(offset, 0);
+            }
+            kind @ 1..=3 => {
+                let bytes = bytes(step, length);
+                let written = match kind {
+                    1 => file.get_ref().write_all_at(&bytes, offset as u64).map(|()| length),
+                    _ => file
+                        .write_at_with_sums(&bytes, offset as u64, &sums(file.algorithm(), offset as u64, &bytes))
+                        .map_err(io::Error::other),
+                };
+                assert_eq!(written.unwrap(), length, "{place}");
+                if length > 0 {
+                    copy.resize(copy.len().max(offset + length), 0);
+                    copy[offset..offset + length].copy_from_slice(&bytes);
+                }
+            }
+            _ => {
+                let (mut buffer, mut got) = (vec![0xee; length], Vec::new());
+                let count = file.read_at_with_sums(&mut buffer, offset as u64, &mut got).unwrap();
+                let there = &copy[offset.min(copy.len())..(offset + length).min(copy.len())];
+                assert!(&buffer[..count] == there, "{place}");
+                assert_eq!(got, sums(file.algorithm(), offset as u64, there), "{place}");
+            }
+        }
+    }
+    drop(file);
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
 }
 
 #[test]
