@@ -158,7 +158,7 @@ impl Cache {
         let mut pages = 0;
         self.strike_frozen(frozen);
         for at in 0..frozen.objects.len() {
-            self.heal_frozen(&mut frozen.objects[at])?;
+            self.heal_frozen(frozen.epoch, &mut frozen.objects[at])?;
             let object = &frozen.objects[at];
             let (id, length) = (object.id, object.pages.len());
             if length == 0 {
@@ -181,7 +181,7 @@ impl Cache {
                         self.apply(&mut batch, &mut written)?;
                         self.strike_frozen(frozen);
                         // That has taken a while, and the rest of its pages and its attributes follow.
-                        self.heal_frozen(&mut frozen.objects[at])?;
+                        self.heal_frozen(frozen.epoch, &mut frozen.objects[at])?;
                         pages = 0;
                     }
                 }
@@ -212,23 +212,23 @@ impl Cache {
     /// [`Error::GivenUp`] if not: what is frozen has been put right, and the epoch can be begun anew with it.
     fn verify_frozen(&self, frozen: &mut FrozenEpoch) -> Result<()> {
         let mut bad = None;
-        if !frozen.ops.heal()? {
-            bad = Some(frozen::corruption(None, "operations of an epoch"));
+        if let Some(differs) = frozen.ops.heal()? {
+            bad = Some(frozen::told("operations of an epoch", differs, frozen.epoch));
         }
         // All of them: each time that it is begun anew counts.
         for object in &mut frozen.objects {
-            if !object.places.heal(&mut object.id, &mut object.pages)? {
-                bad.get_or_insert_with(|| frozen::corruption(Some(object.id), "places of pages"));
+            if let Some(differs) = object.places.heal(&mut object.id, &mut object.pages)? {
+                bad.get_or_insert_with(|| frozen::told("places of pages", differs, frozen.epoch));
             }
         }
         bad.map_or(Ok(()), |why| Err(self.store.give_up(why)))
     }
 
     /// Attributes wait for as long as the pages before them take to be handed down.
-    fn heal_frozen(&self, object: &mut FrozenObject) -> Result<()> {
-        match object.attributes.heal().map(u64::from) {
-            Ok(0) => Ok(()),
-            healed => self.state.write().note_healed(object.id, healed),
+    fn heal_frozen(&self, epoch: Epoch, object: &mut FrozenObject) -> Result<()> {
+        match object.attributes.heal() {
+            Ok(None) => Ok(()),
+            healed => self.state.write().note_healed(object.id, healed, Some(epoch)),
         }
     }
 
@@ -236,7 +236,7 @@ impl Cache {
     fn renew_rejected(&self, frozen: &mut FrozenEpoch, batch: &mut Batch, written: &mut Written) -> Result<()> {
         for (id, index) in std::mem::take(&mut written.rejected) {
             let mut object = frozen.objects.iter_mut().find(|object| object.id == id);
-            object.as_mut().map_or(Ok(()), |object| self.heal_frozen(object))?;
+            object.as_mut().map_or(Ok(()), |object| self.heal_frozen(frozen.epoch, object))?;
             let bad = object.and_then(|object| {
                 let (_, page) = object.pages.iter_mut().find(|(at, _)| *at == index)?;
                 let (_, twin) = object.twins.iter().find(|(at, _)| *at == index)?;
@@ -365,8 +365,8 @@ impl State {
         for mut past in frozen.objects {
             let id = past.id;
             self.heal(id)?;
-            let healed = past.attributes.heal().map(u64::from);
-            self.note_healed(id, healed)?;
+            let healed = past.attributes.heal();
+            self.note_healed(id, healed, Some(frozen.epoch))?;
             let mut bad = Vec::new();
             let Some(object) = self.objects.get_mut(&id) else { continue };
             for (index, page) in past.pages {

@@ -2,8 +2,9 @@
 //! which objects. Somebody may write to it who must not, while it is handed down: so it is there twice, and compared before the epoch becomes a
 //! recovery point. What the store was given by then may have followed from it: the epoch is begun anew with what has been put right.
 
+use crate::involved::Operation;
 use holdfast_integrity::crc64;
-use holdfast_object::{Corruption, Error, ObjectId, Op, PageIndex, PinnedPage, Place, Result};
+use holdfast_object::{Corruption, Epoch, Error, ObjectId, Op, PageIndex, PinnedPage, Place, Result};
 use std::ops::Deref;
 
 /// Takes a number into a sum. Another number in one place is another sum, always.
@@ -26,6 +27,22 @@ pub(crate) fn corruption(object: Option<ObjectId>, what: &str) -> Corruption {
     }
 }
 
+/// The same, with what it is and was, and for which epoch it was last changed legally.
+pub(crate) fn told(what: &str, differs: String, epoch: Epoch) -> Corruption {
+    Corruption { got: format!("{differs}, last changed legally for epoch {epoch}"), ..corruption(None, what) }
+}
+
+/// In which operation those that have gone bad differ first.
+fn first_that_differs(good: &[Op], bad: &[Op]) -> String {
+    let same = good.iter().zip(bad).take_while(|(good, bad)| good == bad).count();
+    let name = |ops: &[Op]| ops.get(same).map_or_else(|| "none".into(), |op| Operation(op).to_string());
+    let (good, bad) = (name(good), name(bad));
+    match good == bad {
+        true => format!("{bad} (operation {same}) with other values"),
+        false => format!("{bad} (operation {same}) and not {good}"),
+    }
+}
+
 /// The structural operations of an epoch, in admission order.
 pub(crate) struct FrozenOps {
     ops: Vec<Op>,
@@ -41,24 +58,26 @@ impl FrozenOps {
         Ok(FrozenOps { ops, sum: crc64(&twin), twin })
     }
 
-    /// Puts right what has gone bad. Whether the operations were what they were when they were frozen.
+    /// Puts right what has gone bad. Of operations that were not what they were when they were frozen, which.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: both have gone bad.
-    pub(crate) fn heal(&mut self) -> Result<bool> {
+    pub(crate) fn heal(&mut self) -> Result<Option<String>> {
         let now = encoded(&self.ops)?;
         if now == self.twin {
-            return Ok(true);
+            return Ok(None);
         }
         if crc64(&now) == self.sum {
             self.twin = now;
-            return Ok(true);
+            return Ok(None);
         }
-        let good =
+        let good: Option<Vec<Op>> =
             Some(&self.twin).filter(|twin| crc64(twin) == self.sum).and_then(|twin| postcard::from_bytes(twin).ok());
-        self.ops =
+        let good =
             good.ok_or_else(|| Error::Corrupt(Box::new(corruption(None, "operations of an epoch, and their twin,"))))?;
-        Ok(false)
+        let differs = first_that_differs(&good, &self.ops);
+        self.ops = good;
+        Ok(Some(differs))
     }
 
     /// Makes another operation of one, on purpose.
@@ -92,25 +111,30 @@ impl Places {
         Places { id, sum: sum_of_places(id, indices.iter().copied()), indices }
     }
 
-    /// Puts right what has gone bad. Whether object and pages were what they were when they were frozen.
+    /// Puts right what has gone bad. Of object and pages that were not what they were when they were frozen, which.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: both have gone bad.
-    pub(crate) fn heal(&mut self, id: &mut ObjectId, pages: &mut [(PageIndex, PinnedPage)]) -> Result<bool> {
+    pub(crate) fn heal(&mut self, id: &mut ObjectId, pages: &mut [(PageIndex, PinnedPage)]) -> Result<Option<String>> {
         let now = || pages.iter().map(|(index, _)| *index);
         if *id == self.id && now().eq(self.indices.iter().copied()) {
-            return Ok(true);
+            return Ok(None);
         }
         if sum_of_places(*id, now()) == self.sum {
             *self = Places::of(*id, pages);
-            return Ok(true);
+            return Ok(None);
         }
         if sum_of_places(self.id, self.indices.iter().copied()) != self.sum {
             return Err(Error::Corrupt(Box::new(corruption(Some(*id), "places of pages, and their twin,"))));
         }
+        let differing = now().zip(&self.indices).find(|(page, index)| page != *index);
+        let differs = match differing {
+            Some((page, index)) => format!("page {page} of {id} and not {index} of {}", self.id),
+            None => format!("pages of {id} and not of {}", self.id),
+        };
         *id = self.id;
         pages.iter_mut().zip(&self.indices).for_each(|((page, _), index)| *page = *index);
-        Ok(false)
+        Ok(Some(differs))
     }
 }
 
@@ -144,14 +168,14 @@ mod tests {
     fn operations_that_go_bad_are_put_right() {
         let frozen = || FrozenOps::new(vec![delete(3), delete(5)]).unwrap();
         let mut ops = frozen();
-        assert!(ops.heal().unwrap());
+        assert_eq!(ops.heal().unwrap(), None);
         ops.strike(|ops| ops[0] = delete(2));
-        assert!(!ops.heal().unwrap());
+        assert_eq!(ops.heal().unwrap().as_deref(), Some("delete #2 (operation 0) and not delete #3"));
         assert_eq!(ops[..], [delete(3), delete(5)]);
         ops.twin[2] ^= 1;
-        assert!(ops.heal().unwrap(), "the operations are what they were");
+        assert_eq!(ops.heal().unwrap(), None, "the operations are what they were");
         ops.strike(|ops| ops[1] = delete(4));
-        assert!(!ops.heal().unwrap(), "the twin had been made anew");
+        assert!(ops.heal().unwrap().is_some(), "the twin had been made anew");
         ops.strike(|ops| ops.swap(0, 1));
         ops.twin[0] ^= 1;
         assert!(matches!(ops.heal(), Err(Error::Corrupt(_))));
@@ -163,12 +187,13 @@ mod tests {
         let page = || arena.allocate().expect("a frame").publish(Checksum::none());
         let (mut id, mut pages) = (ObjectId(7), vec![(4, page()), (6, page())]);
         let mut places = Places::of(id, &pages);
-        assert!(places.heal(&mut id, &mut pages).unwrap());
+        assert_eq!(places.heal(&mut id, &mut pages).unwrap(), None);
         (id, pages[1].0) = (ObjectId(6), 4);
-        assert!(!places.heal(&mut id, &mut pages).unwrap());
+        let told = places.heal(&mut id, &mut pages).unwrap();
+        assert_eq!(told.as_deref(), Some("page 4 of #6 and not 6 of #7"));
         assert_eq!((id, pages[0].0, pages[1].0), (ObjectId(7), 4, 6));
         places.indices[0] = 5;
-        assert!(places.heal(&mut id, &mut pages).unwrap(), "the pages are what they were");
+        assert_eq!(places.heal(&mut id, &mut pages).unwrap(), None, "the pages are what they were");
         (places.id, pages[0].0) = (ObjectId(3), 3);
         assert!(matches!(places.heal(&mut id, &mut pages), Err(Error::Corrupt(_))));
     }

@@ -17,7 +17,7 @@ impl fmt::Display for Involved<'_> {
             Some(sequence) => write!(f, "all up to transaction {sequence}")?,
             None => f.write_str("all up to a transaction whose number has gone bad")?,
         }
-        list(f, "operations", ops, operation)?;
+        list(f, "operations", ops, |f, op| Operation(op).fmt(f))?;
         list(f, "objects changed", objects, |f, object| match object.pages.len() {
             0 => write!(f, "attributes of {}", object.id),
             pages => write!(f, "{pages} pages of {}", object.id),
@@ -42,18 +42,23 @@ fn list<T>(
     }
 }
 
-fn operation(f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
-    let id = op.target();
-    match op {
-        Op::Create { attributes, .. } => write!(f, "create {id} ({:?})", attributes.kind),
-        Op::Delete { .. } => write!(f, "delete {id}"),
-        Op::Write { fragments, .. } => write!(f, "write {} pages of {id}", fragments.len()),
-        Op::Adopt { pages, .. } => write!(f, "adopt {} pages of {id}", pages.len()),
-        Op::Lose { pages, .. } => write!(f, "lose {} pages of {id}", pages.len()),
-        Op::Truncate { size, .. } => write!(f, "cut {id} to {size} bytes"),
-        Op::Zero { offset, length, .. } => write!(f, "zero {length} bytes of {id} from {offset}"),
-        Op::SetAttributes { .. } => write!(f, "attributes of {id}"),
-        Op::Copy { source, pages, .. } => write!(f, "copy {pages} pages of {source} to {id}"),
+/// An operation, in words.
+pub(crate) struct Operation<'a>(pub(crate) &'a Op);
+
+impl fmt::Display for Operation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.0.target();
+        match self.0 {
+            Op::Create { attributes, .. } => write!(f, "create {id} ({:?})", attributes.kind),
+            Op::Delete { .. } => write!(f, "delete {id}"),
+            Op::Write { fragments, .. } => write!(f, "write {} pages of {id}", fragments.len()),
+            Op::Adopt { pages, .. } => write!(f, "adopt {} pages of {id}", pages.len()),
+            Op::Lose { pages, .. } => write!(f, "lose {} pages of {id}", pages.len()),
+            Op::Truncate { size, .. } => write!(f, "cut {id} to {size} bytes"),
+            Op::Zero { offset, length, .. } => write!(f, "zero {length} bytes of {id} from {offset}"),
+            Op::SetAttributes { .. } => write!(f, "attributes of {id}"),
+            Op::Copy { source, pages, .. } => write!(f, "copy {pages} pages of {source} to {id}"),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use holdfast_object::{Arena, Error, Op, Place, Result};
 use std::sync::Arc;
 
 const HEADER_BYTES: usize = 24;
+/// Most bytes of a record that are told.
+const TOLD_BYTES: usize = 16;
 /// The ring and its twin.
 const HALVES: [usize; 2] = [0, 1];
 
@@ -23,6 +25,8 @@ pub(crate) struct Recorded {
     pub(crate) ops: Vec<Op>,
     /// Records that had gone bad in the ring.
     pub(crate) renewed: u64,
+    /// What of the first of these.
+    pub(crate) differs: String,
 }
 
 pub(crate) struct OpLog {
@@ -111,14 +115,18 @@ impl OpLog {
             let got = format!("{from} and {to}, where it goes from {head} to {tail}");
             return Err(thrice::lost(POSITION, "one between which and the next there are records", &got));
         }
-        let mut recorded = Recorded { ops: Vec::new(), renewed: 0 };
+        let mut recorded = Recorded { ops: Vec::new(), renewed: 0, differs: String::new() };
         let mut at = from;
         while at < to {
             let record = self.record(0, at, to).or_else(|_| {
+                let good = self.record(1, at, to)?;
+                if recorded.renewed == 0 {
+                    recorded.differs = self.differs(at, good.1 as usize);
+                }
                 recorded.renewed += 1;
-                self.record(1, at, to)
+                Ok(good)
             });
-            let (ops, length) = record.map_err(|what| {
+            let (ops, length) = record.map_err(|what: &str| {
                 Error::corrupt(
                     Place::default(),
                     "operation log in memory, in both copies",
@@ -153,6 +161,28 @@ impl OpLog {
         }
         let ops = postcard::from_bytes(&payload).map_err(|_| "encoding")?;
         Ok((ops, HEADER_BYTES as u64 + length))
+    }
+
+    /// In which bytes a record that is good in the twin is another one in the ring.
+    fn differs(&self, at: u64, length: usize) -> String {
+        let [mut bad, mut good] = HALVES.map(|_| vec![0; length]);
+        self.get(0, at, &mut bad);
+        self.get(1, at, &mut good);
+        let sequence = u64::from_le_bytes(good[8..16].try_into().expect("8 bytes"));
+        let differing: Vec<usize> = (0..length).filter(|&byte| good[byte] != bad[byte]).collect();
+        let (Some(&first), Some(&last)) = (differing.first(), differing.last()) else {
+            return format!("transaction {sequence}: it was another one a moment ago");
+        };
+        let hex = |bytes: &[u8]| {
+            let told: String = bytes[first..=last].iter().take(TOLD_BYTES).map(|byte| format!("{byte:02x}")).collect();
+            told + if last - first >= TOLD_BYTES { "…" } else { "" }
+        };
+        format!(
+            "transaction {sequence}: {} bytes of its {length} differ, from byte {first} to {last}: expected {}, as in the twin, got {}",
+            differing.len(),
+            hex(&good),
+            hex(&bad)
+        )
     }
 
     /// Records before `to` are in a recovery point.
@@ -287,6 +317,8 @@ mod tests {
                 flip(&arena, half, at);
                 let recorded = log.read(Thrice::new(0), log.tail()).unwrap();
                 assert_eq!((recorded.ops, recorded.renewed), (before, 1 - half), "byte {at} of half {half}");
+                let told = format!("transaction 1: 1 bytes of its 29 differ, from byte {at} to {at}: expected ");
+                assert_eq!(recorded.differs.starts_with(&told), half == 0, "{}", recorded.differs);
                 flip(&arena, 1 - half, at);
                 assert!(matches!(log.read(Thrice::new(0), log.tail()), Err(Error::Corrupt(_))), "byte {at}");
             }

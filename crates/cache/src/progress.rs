@@ -129,6 +129,11 @@ impl Progress {
         self.created.get().filter(|&epoch| epoch != 0 && epoch != UNKNOWN)
     }
 
+    /// The epoch that has changed it last, if one has since it came from the store, and that is known: for reports.
+    pub(crate) fn changed_in(&self) -> Option<Epoch> {
+        self.changed_in.get().filter(|&epoch| epoch != 0)
+    }
+
     /// Whether a recovery point has all of it, if the epochs from `unwritten` on are none; no if it is not known.
     pub(crate) fn is_written(&self, unwritten: Epoch) -> bool {
         self.changed_in.get().is_some_and(|epoch| epoch < unwritten)

@@ -9,24 +9,26 @@
 
 use crate::object::Object;
 use crate::state::State;
-use holdfast_object::{Attributes, Corruption, Error, NamePlace, ObjectId, Place, Result};
+use holdfast_object::{Attributes, Corruption, Epoch, Error, NamePlace, ObjectId, Place, Result};
 use std::ops::Deref;
 
 /// Neither of the two has the sum that it should.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BothBad {
     expected: u64,
     got: [u64; 2],
+    /// In which fields the twin differs.
+    differs: String,
 }
 
 impl BothBad {
     pub(crate) fn at(self, place: Place) -> Error {
-        let BothBad { expected, got: [got, twin] } = self;
+        let BothBad { expected, got: [got, twin], differs } = self;
         Error::Corrupt(Box::new(Corruption {
             place,
             what: "attributes in memory, to which somebody has written who must not".into(),
             expected: format!("sum {expected:#x}"),
-            got: format!("{got:#x}, and of the twin {twin:#x}"),
+            got: format!("{got:#x}, and of the twin {twin:#x}, in which {differs}"),
         }))
     }
 }
@@ -48,20 +50,23 @@ impl SealedAttributes {
         self.newest == self.twin
     }
 
-    /// Makes the bad one of the two anew from the good one, if one is bad; whether it was so.
-    pub(crate) fn heal(&mut self) -> std::result::Result<bool, BothBad> {
+    /// Makes the bad one of the two anew from the good one, if one is bad; then, which fields were.
+    pub(crate) fn heal(&mut self) -> std::result::Result<Option<String>, BothBad> {
         if self.is_good() {
-            return Ok(false);
+            return Ok(None);
         }
         let got = [sum(&self.newest), sum(&self.twin)];
         if got[1] == self.sum {
+            let differs = differs(&self.twin, &self.newest);
             self.newest.clone_from(&self.twin);
+            Ok(Some(differs))
         } else if got[0] == self.sum {
+            let differs = format!("of the twin, {}", differs(&self.newest, &self.twin));
             self.twin.clone_from(&self.newest);
+            Ok(Some(differs))
         } else {
-            return Err(BothBad { expected: self.sum, got });
+            Err(BothBad { expected: self.sum, got, differs: differs(&self.newest, &self.twin) })
         }
-        Ok(true)
     }
 
     /// Changes both. Where both are bad they stay so.
@@ -86,6 +91,43 @@ impl Deref for SealedAttributes {
     fn deref(&self) -> &Attributes {
         &self.newest
     }
+}
+
+/// Which fields are others than in good ones, by name.
+fn differs(good: &Attributes, bad: &Attributes) -> String {
+    macro_rules! each {
+        ($($field:ident),* $(,)?) => {{
+            // All of them, or it does not compile.
+            let Attributes { $($field),* } = good;
+            [$((*$field != bad.$field).then(|| {
+                format!("{}: expected {:?}, got {:?}", stringify!($field), $field, bad.$field)
+            })),*]
+        }};
+    }
+    let told = each!(
+        kind,
+        class,
+        generation,
+        mode,
+        uid,
+        gid,
+        nlink,
+        rdev,
+        size,
+        blocks,
+        entries,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        parent,
+        name_key,
+        other_names,
+        xattr,
+        policy,
+        flags,
+    );
+    told.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 /// Odd, and without a pattern: the first digits of π.
@@ -158,12 +200,11 @@ fn sum(attributes: &Attributes) -> u64 {
 }
 
 impl Object {
-    /// Both kinds of its attributes; how many had to be made anew.
-    fn heal(&mut self) -> std::result::Result<u64, BothBad> {
-        let mut renewed = 0;
-        for attributes in [&mut self.attributes, &mut self.stable] {
-            renewed += u64::from(attributes.heal()?);
-        }
+    /// Both kinds of its attributes; which fields of which had to be made anew.
+    fn heal(&mut self) -> std::result::Result<Vec<String>, BothBad> {
+        let mut renewed = Vec::new();
+        renewed.extend(self.attributes.heal()?);
+        renewed.extend(self.stable.heal()?.map(|differs| format!("of those that are durable, {differs}")));
         Ok(renewed)
     }
 }
@@ -182,8 +223,9 @@ impl State {
         self.heal_progress(id);
         let Some(object) = self.objects.get_mut(&id) else { return Ok(()) };
         let healed = object.heal();
+        let changed = object.progress.changed_in();
         let is_stored = object.is_clean() && object.progress.is_written(self.freezing.unwrap_or(self.open.epoch));
-        self.note_healed(id, healed).or_else(|error| {
+        self.note_healed(id, healed, changed).or_else(|error| {
             if !is_stored || self.names_unlogged.contains(&id) || self.brings.contains_key(&id) {
                 return Err(error);
             }
@@ -195,18 +237,23 @@ impl State {
         })
     }
 
-    /// Says so.
-    pub(crate) fn note_healed(&mut self, id: ObjectId, healed: std::result::Result<u64, BothBad>) -> Result<()> {
+    /// Says so. `changed`: for which epoch they were last changed legally, if one since the store was opened.
+    pub(crate) fn note_healed(
+        &mut self,
+        id: ObjectId,
+        healed: std::result::Result<impl IntoIterator<Item = String>, BothBad>,
+        changed: Option<Epoch>,
+    ) -> Result<()> {
         let key = self.key(id);
-        match healed {
-            Ok(0) => Ok(()),
-            Ok(renewed) => {
-                self.attributes_renewed += renewed;
-                tracing::warn!(%key, "attributes went bad in memory: their twin takes their place");
-                Ok(())
-            }
-            Err(bad) => Err(bad.at(Place { object: Some(key), ..Place::default() })),
+        for differs in healed.map_err(|bad| bad.at(Place { object: Some(key), ..Place::default() }))? {
+            self.attributes_renewed += 1;
+            let changed = match changed {
+                Some(epoch) => format!("last changed legally for epoch {epoch}"),
+                None => "not changed legally since they came from the store".into(),
+            };
+            tracing::warn!(%key, differs, changed, "attributes went bad in memory: their twin takes their place");
         }
+        Ok(())
     }
 }
 
@@ -222,6 +269,22 @@ mod tests {
         sealed.strike(false, |newest| newest.uid ^= 1);
         sealed.strike(true, |twin| twin.gid ^= 1);
         sealed.change(|both| both.mode = 0o600);
-        assert!(!sealed.is_good() && sealed.heal().is_err(), "both are bad, and it is not known what was right");
+        let bad = sealed.heal().expect_err("both are bad, and it is not known what was right");
+        let told = bad.at(Place::default()).to_string();
+        assert!(told.ends_with(", in which uid: expected 1, got 0; gid: expected 0, got 1"), "{told}");
+    }
+
+    #[test]
+    fn what_has_gone_bad_is_told_by_field() {
+        let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 7, Timestamp::default());
+        let mut sealed = SealedAttributes::new(attributes.clone());
+        assert_eq!(sealed.heal(), Ok(None));
+        sealed.strike(false, |newest| (newest.size, newest.mtime.nanos) = (1 << 40, 5));
+        let told = sealed.heal().unwrap().expect("healed");
+        let mtime = "mtime: expected Timestamp { secs: 0, nanos: 0 }, got Timestamp { secs: 0, nanos: 5 }";
+        assert_eq!(told, format!("size: expected 0, got 1099511627776; {mtime}"));
+        sealed.strike(true, |twin| twin.gid = 0);
+        assert_eq!(sealed.heal(), Ok(Some("of the twin, gid: expected 7, got 0".into())));
+        assert_eq!(*sealed, attributes);
     }
 }

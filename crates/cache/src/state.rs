@@ -447,9 +447,14 @@ impl State {
         let changed: Vec<ObjectId> = self.open.objects.iter().copied().collect();
         changed.into_iter().try_for_each(|id| self.heal(id))?;
         let log_end = self.log.tail();
-        let Recorded { mut ops, renewed } = self.log.read(self.open.log_start, log_end)?;
+        let Recorded { mut ops, renewed, differs } = self.log.read(self.open.log_start, log_end)?;
         if renewed > 0 {
-            tracing::warn!(records = renewed, "the operation log went bad in memory: its twin takes its place");
+            let differs = format!("{differs}; last changed legally for epoch {}", self.open.epoch);
+            tracing::warn!(
+                records = renewed,
+                differs,
+                "the operation log went bad in memory: its twin takes its place"
+            );
             self.operations_renewed += renewed;
         }
         for op in &mut ops {

@@ -311,8 +311,9 @@ impl State {
         }
         for (id, mut attributes) in captured.own {
             self.heal(id)?;
-            let healed = attributes.heal().map(u64::from);
-            self.note_healed(id, healed)?;
+            let healed = attributes.heal();
+            let changed = self.objects.get(&id).and_then(|object| object.progress.changed_in());
+            self.note_healed(id, healed, changed)?;
             if let Some(object) = self.objects.get_mut(&id) {
                 if object.progress.own_durable.get().is_none_or(|durable| durable < sequence) {
                     object.set_stable(attributes);

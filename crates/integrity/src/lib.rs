@@ -103,7 +103,7 @@ pub use protection::{PageSums, Protection, StoredSums, UnknownProtection};
 pub use rolling::{
     ADLER32_OF_ZEROS, BitSum, CRC64_OF_ZEROS, Delta, ROLLING_BLOCK, adler32, adler32_add_delta, adler32_change,
     crc64_and_tally, crc64_change, crc64_change_slot, crc64_change_word, crc64_copied, crc64_copied_of_followed,
-    crc64_neutral, fletcher256_add_delta, fletcher256_change, tally,
+    crc64_flips, crc64_neutral, fletcher256_add_delta, fletcher256_change, tally,
 };
 pub use set_digest::{SetDigest, SlotSums};
 pub use sums::{fletcher256, fletcher256_and_xor64_each, xor64};

@@ -240,6 +240,24 @@ pub fn crc64_neutral(bit: usize) -> Option<(usize, [u8; 9])> {
     Some((bit / 8, std::array::from_fn(|i| bytes[i])))
 }
 
+/// Which bits of one 64-bit little-endian word, flipped by themselves, make CRC-64s differ by `difference` (one xor the other): of the last whole word
+/// that the CRCs are of, of the one before it, and so on. For finding out what has changed: a second sum tells which of them it is.
+///
+/// ```
+/// use holdfast_integrity::{crc64, crc64_flips};
+///
+/// let (old, mut new) = ([7; 80], [7; 80]);
+/// new[27] ^= 0x10;
+/// let mut flips = crc64_flips(crc64(&old) ^ crc64(&new));
+/// // Word 3 of 10.
+/// assert_eq!(flips.nth(6), Some(0x10 << 24));
+/// ```
+pub fn crc64_flips(difference: u64) -> impl Iterator<Item = u64> {
+    // Back through the 64 zeros that a word more has behind it. The highest bit of the polynomial is set.
+    let before = |crc: u64| (0..64).fold(crc, |crc, _| if crc >> 63 == 1 { (crc ^ POLY) << 1 | 1 } else { crc << 1 });
+    std::iter::successors(Some(before(difference)), move |flips| Some(before(*flips)))
+}
+
 /// That a change lies in a block.
 #[inline]
 fn check(at: usize, old: &[u8], new: &[u8]) {

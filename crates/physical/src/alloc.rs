@@ -20,10 +20,9 @@
 //! seemed free cannot be taken back. From what has gone bad nothing is handed out, and no bitmap is made: [`Alloc::scribble`].
 
 use crate::bitmap::Bitmap;
-use crate::format::{BITS, LABEL_BLOCKS, LABELS};
+use crate::format::{BITS, BlockPointer, LABEL_BLOCKS, LABELS};
 use crate::guarded::{Counted, Doubled};
-use crate::meta_block::{NodeKey, Scribble};
-use crate::objects::{BITMAP, system_key};
+use crate::meta_block::Scribble;
 use crate::words::{CHUNK_WORDS, Mask, Words, ones};
 use holdfast_object::space::note_blocks;
 use holdfast_object::{Clock, Epoch, Error, Purpose, Result, Space};
@@ -61,8 +60,10 @@ pub(crate) struct Alloc {
     holder: Option<u64>,
     /// For what they were written ahead: of each that is in `placed`.
     placements: BTreeMap<u64, Placed>,
-    /// The chunk that somebody has written to who must not.
-    scribble: Option<(NodeKey, Scribble)>,
+    /// What somebody has written to who must not: the chunk, or none if it is a number.
+    scribble: Option<(Option<u64>, Scribble)>,
+    /// The bitmap of the last recovery point, to tell in which blocks one in memory differs: levels and root.
+    stored: (u8, BlockPointer),
     clock: Arc<dyn Clock>,
     /// Blocks that the epoch being built has adopted.
     adopted: FxHashSet<u64>,
@@ -117,6 +118,7 @@ impl Alloc {
             holder: None,
             placements: BTreeMap::new(),
             scribble: None,
+            stored: (0, BlockPointer::HOLE),
             clock,
             adopted: FxHashSet::default(),
             touched: BTreeSet::new(),
@@ -338,7 +340,7 @@ impl Alloc {
         match counted.and(free) {
             Ok(()) => false,
             Err(scribble) => {
-                self.note_scribble(0, scribble);
+                self.note_scribble(None, scribble);
                 true
             }
         }
@@ -458,12 +460,12 @@ impl Alloc {
         (self.clock.monotonic_ms() / 1000) as u32
     }
 
-    fn note_scribble(&mut self, chunk: u64, scribble: Scribble) {
-        self.scribble.get_or_insert((NodeKey::new(system_key(BITMAP), 0, chunk), scribble));
+    fn note_scribble(&mut self, chunk: impl Into<Option<u64>>, scribble: Scribble) {
+        self.scribble.get_or_insert((chunk.into(), scribble));
     }
 
-    /// What somebody has written to who must not, if it has been noticed: the epoch being built is to be given up.
-    pub(crate) fn scribble(&self) -> Option<(NodeKey, Scribble)> {
+    /// What somebody has written to who must not, if it has been noticed: the epoch being built is to be given up. The chunk, or none if it is a number.
+    pub(crate) fn scribble(&self) -> Option<(Option<u64>, Scribble)> {
         self.scribble
     }
 
@@ -777,6 +779,7 @@ pub(crate) fn fixed(blocks: u64, log: &Range<u64>) -> impl Iterator<Item = Range
     [0..2 * LABEL_BLOCKS, log.clone(), blocks - 2 * LABEL_BLOCKS..blocks].into_iter()
 }
 
+mod differs;
 mod held;
 mod room;
 mod scribble;

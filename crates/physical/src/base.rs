@@ -4,9 +4,11 @@ use crate::alloc::Alloc;
 use crate::commit::CommitOrder;
 use crate::difference;
 use crate::disk::Disk;
-use crate::format::{BlockPointer, split_address};
+use crate::format::{BlockPointer, RECORD_BYTES, split_address};
 use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
+use crate::objects::{BITMAP, system_key};
+use crate::sealed_record::SealedRecord;
 use crate::tree::Dirty;
 use holdfast_integrity::prefetch;
 use holdfast_object::{Clock, Epoch, Error, ObjectKey, Place, Result};
@@ -93,7 +95,7 @@ impl Base {
     pub(crate) fn give_up_block(&self, scribble: Scribble, key: NodeKey, dirty: &Dirty) -> Error {
         let place = Place { address: None, ..key.place(&self.disk, 0) };
         let differs = difference::since(&self.disk, &dirty.block, key, &dirty.stored);
-        self.give_up_told(scribble, place, Some(dirty.changed), &differs)
+        self.give_up_told(scribble, place, Some(dirty.changed), &format!(", {differs}"))
     }
 
     /// The same, if it is known for which epoch it was last changed legally.
@@ -101,14 +103,28 @@ impl Base {
         self.give_up(scribble, Place { address: None, ..key.place(&self.disk, 0) }, Some(changed))
     }
 
-    /// The same for the record of an object.
-    pub(crate) fn give_up_record(&self, scribble: Scribble, key: ObjectKey) -> Error {
-        self.give_up(scribble, Place { object: Some(key), address: None, ..self.disk.place(0) }, None)
+    /// The same for the record of an object. `stored`: what an object table has of it.
+    pub(crate) fn give_up_record(
+        &self,
+        scribble: Scribble,
+        key: ObjectKey,
+        record: &SealedRecord,
+        stored: Option<&[u8; RECORD_BYTES]>,
+    ) -> Error {
+        let place = Place { object: Some(key), address: None, ..self.disk.place(0) };
+        self.give_up_with(scribble, place, &record.told(stored))
     }
 
-    /// The same for numbers that are in no block, nor of one object.
+    /// The same for what is known of one of the store's own objects otherwise, with what of it has gone bad and since when.
+    pub(crate) fn give_up_own(&self, scribble: Scribble, key: ObjectKey, told: &str) -> Error {
+        let place = Place { object: Some(key), address: None, ..self.disk.place(0) };
+        self.give_up_with(scribble, place, told)
+    }
+
+    /// The same for numbers that are in no block, nor of one object, and are counted anew for each epoch, or on from one to the next.
     pub(crate) fn give_up_sums(&self, scribble: Scribble) -> Error {
-        self.give_up(scribble, Place { address: None, ..self.disk.place(0) }, None)
+        let told = format!(", as counted for epoch {}", self.disk.newest());
+        self.give_up_with(scribble, Place { address: None, ..self.disk.place(0) }, &told)
     }
 
     fn give_up(&self, scribble: Scribble, place: Place, changed: Option<Epoch>) -> Error {
@@ -116,20 +132,39 @@ impl Base {
     }
 
     fn give_up_told(&self, scribble: Scribble, place: Place, changed: Option<Epoch>, differs: &str) -> Error {
-        self.disk.counters.scribbled();
-        let mut corruption = scribble.at(place);
-        corruption.got += differs;
-        corruption.got += &match changed {
+        let changed = match changed {
             Some(changed) => format!(", last changed legally for epoch {changed}"),
             // What can still change legally does so for the newest epoch.
             None => format!(", last changed legally for epoch {} or before", self.disk.newest()),
         };
+        self.give_up_with(scribble, place, &format!("{differs}{changed}"))
+    }
+
+    fn give_up_with(&self, scribble: Scribble, place: Place, told: &str) -> Error {
+        self.disk.counters.scribbled();
+        let mut corruption = scribble.at(place);
+        corruption.got += told;
         self.disk.give_up(corruption)
     }
 
     /// Gives up the epoch being built if somebody has written to the allocator's bits who must not.
     pub(crate) fn check_alloc(&self, alloc: &Alloc) -> Result<()> {
-        alloc.scribble().map_or(Ok(()), |(key, scribble)| Err(self.give_up_epoch(scribble, key)))
+        Err(match alloc.scribble() {
+            None => return Ok(()),
+            Some((Some(chunk), scribble)) => self.give_up_chunk(alloc, scribble, chunk),
+            Some((None, scribble)) => {
+                let key = NodeKey::new(system_key(BITMAP), 0, 0);
+                self.give_up_changed(scribble, key, self.disk.newest())
+            }
+        })
+    }
+
+    /// The same for bits of this chunk.
+    pub(crate) fn give_up_chunk(&self, alloc: &Alloc, scribble: Scribble, chunk: u64) -> Error {
+        let key = NodeKey::new(system_key(BITMAP), 0, chunk);
+        let (bits, changed) = alloc.differs(&self.disk, chunk);
+        let place = Place { address: None, ..key.place(&self.disk, 0) };
+        self.give_up_told(scribble, place, changed, &format!(", {bits}"))
     }
 
     /// What was handed out, or the reason why not.

@@ -3,7 +3,7 @@
 use crate::format::BITS;
 use crate::meta_block::Scribble;
 use crate::scribble::Cells;
-use crate::words::{CHUNK_WORDS, Sums, Words, ones};
+use crate::words::{Bad, CHUNK_WORDS, Sums, Words, ones};
 
 /// One bit per block, set if the block cannot be handed out.
 ///
@@ -114,6 +114,14 @@ impl Bitmap {
         known.sums.verify(&words)?;
         Scribble::unless_equal("number of free blocks", known.free.into(), BITS - ones(&words))?;
         Ok(words)
+    }
+
+    /// The words of a chunk as they are, and what of them has gone bad.
+    pub(crate) fn bad(&self, chunk: u64) -> (Words, Bad) {
+        let mut words = [0; CHUNK_WORDS];
+        words.copy_from_slice(self.words_of_chunk(chunk));
+        let bad = if self.believed { Bad::Nothing } else { self.chunks[chunk as usize].sums.bad(&words) };
+        (words, bad)
     }
 
     /// Verifies the chunks of a run of blocks that nobody has looked at in this second.

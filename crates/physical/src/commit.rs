@@ -195,7 +195,7 @@ impl Module {
         let counted =
             |number: &Counted, what| number.verified(what).map_err(|scribble| self.base.give_up_sums(scribble));
         let root = &trees.system[&0];
-        root.bytes().map_err(|scribble| self.base.give_up_record(scribble, system_key(0)))?;
+        root.bytes().map_err(|scribble| trees.give_up_record(&self.base, scribble, system_key(0), root))?;
         Ok(Superblock {
             epoch,
             previous: last.epoch,
@@ -262,7 +262,13 @@ impl Module {
         // Wait for reads that may have found a block before it was freed.
         drop(self.gate.write());
         let freed = {
+            let (levels, bitmap) = {
+                let trees = self.trees.read();
+                let record = &trees.system[&BITMAP];
+                (record.levels, record.root)
+            };
             let mut alloc = self.base.alloc.lock();
+            alloc.stored_is(levels, bitmap);
             let freed = if self.base.discard { alloc.pending_runs() } else { Vec::new() };
             alloc.publish(epoch);
             // The recovery point stands. If the bits have gone bad, the next one begins with those that it has.
@@ -393,7 +399,7 @@ impl Trees {
         let mut bad = Ok(());
         fresh.retain(|key| match self.dirty.get(key).map(|dirty| dirty.address.get()) {
             Some(Err(scribble)) => {
-                bad = Err(base.give_up_epoch(scribble, *key));
+                bad = Err(base.give_up_changed(scribble, *key, epoch));
                 false
             }
             Some(Ok(address)) => address[0] == 0,
@@ -443,18 +449,20 @@ impl Trees {
             let mut alloc = base.alloc.lock();
             let key = |chunk| NodeKey::new(system_key(BITMAP), 0, chunk);
             base.check_alloc(&alloc)?;
-            alloc.verify_counts().map_err(|scribble| base.give_up_epoch(scribble, key(0)))?;
+            alloc.verify_counts().map_err(|scribble| base.give_up_changed(scribble, key(0), epoch))?;
             for key in (0..alloc.chunks()).map(key).filter(|key| self.dirty.contains_key(key)).collect::<Vec<_>>() {
-                let words = alloc.page(key.index).map_err(|scribble| base.give_up_epoch(scribble, key))?;
+                let bad = |scribble| base.give_up_chunk(&alloc, scribble, key.index);
+                let words = alloc.page(key.index).map_err(bad)?;
                 self.dirty_mut(key).put_words(&words);
             }
             alloc.clear_touched();
             alloc.free_after_publish()
         };
-        for (id, record) in &mut self.system {
-            let sealed = record.replace(Record { changed: epoch, ..Record::clone(record) }, base.now_s());
-            sealed.map_err(|scribble| base.give_up_record(scribble, system_key(*id)))?;
-        }
+        let sealed = self.system.iter_mut().try_for_each(|(id, record)| {
+            let sealed = record.replace(Record { changed: epoch, ..Record::clone(record) }, epoch, base.now_s());
+            sealed.map_err(|scribble| (*id, scribble))
+        });
+        sealed.map_err(|(id, scribble)| self.give_up_changed(base, scribble, system_key(id)))?;
         let mut keys: Vec<NodeKey> = self.dirty.keys().copied().collect();
         keys.sort_unstable_by_key(rank);
         let groups = [0u8, 1, 2].map(|group| {
@@ -466,7 +474,8 @@ impl Trees {
         self.put_records(base)?;
         self.seal_group(base, groups[1], epoch, &mut writes)?;
         for (id, record) in self.system.iter().filter(|(id, _)| **id != 0) {
-            let bytes = record.bytes().map_err(|scribble| base.give_up_record(scribble, system_key(*id)))?;
+            let bad = |scribble| self.give_up_record(base, scribble, system_key(*id), record);
+            let bytes = record.bytes().map_err(bad)?;
             put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, &bytes);
         }
         self.seal_group(base, groups[2], epoch, &mut writes)?;
@@ -511,13 +520,15 @@ impl Trees {
                 },
             };
             let record = record.expect("the record of an object with dirty blocks is at hand");
-            record.look(now_s).map_err(|scribble| base.give_up_record(scribble, object))?;
+            if let Err(scribble) = record.look(now_s) {
+                return Err(self.give_up_changed(base, scribble, object));
+            }
             if key.level > 0 && object.domain != DomainId::SYSTEM && base.disk.metadata.audits() {
                 self.audit.bounded(key, &dirty.block, record.page_bound);
             }
             if key.level == record.levels {
-                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, now_s);
-                sealed.map_err(|scribble| base.give_up_record(scribble, object))?;
+                let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, epoch, now_s);
+                sealed.map_err(|scribble| self.give_up_changed(base, scribble, object))?;
             } else {
                 let (parent, slot) = key.parent();
                 self.dirty_mut(parent).put_pointer(slot, &pointer);
@@ -531,7 +542,7 @@ impl Trees {
         let mut sunk = Vec::new();
         for (key, change) in &self.changed {
             let Change::Present(record) = change else { continue };
-            let bytes = record.bytes().map_err(|scribble| base.give_up_record(scribble, *key))?;
+            let bytes = record.bytes().map_err(|scribble| self.give_up_record(base, scribble, *key, record))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
             let before = self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize);
             if base.disk.metadata.audits() && (record.levels == 0 || record.page_bound < before) {
@@ -599,7 +610,7 @@ impl Trees {
     pub(crate) fn verify_all(&self, base: &Base) -> Result<()> {
         self.find_bad().map_err(|(bad, scribble)| match bad {
             Bad::Block(key) => self.give_up_dirty(base, scribble, key),
-            Bad::Record(key) => base.give_up_record(scribble, key),
+            Bad::Record(key) => self.give_up_changed(base, scribble, key),
         })
     }
 

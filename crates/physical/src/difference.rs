@@ -2,9 +2,13 @@
 //! who has written there. Of a block that has changed legally since, the device has what it was before.
 
 use crate::disk::Disk;
-use crate::format::{BlockPointer, Fault};
+use crate::format::fields::Fields;
+use crate::format::{BITS, BlockPointer, Fault, POINTERS, blockptr, record};
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use holdfast_object::{Difference, Epoch};
+use crate::tree::span;
+use crate::words::{Bad, Words};
+use holdfast_object::{Difference, Epoch, ObjectKey};
+use std::fmt::Write;
 
 /// In words. Nothing depends on it, so errors are part of them. `written`: for which epoch the block was; 0: nobody knows.
 pub(crate) fn told(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64, written: Epoch) -> String {
@@ -26,20 +30,30 @@ fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String
     }
 }
 
-/// The same for a block that the epoch being built has changed, with a comma before it; nothing if the last recovery point has none.
+/// The same for a block that the epoch being built has changed: by its sums if no more than one word has gone bad, else by the last recovery point.
 pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &BlockPointer) -> String {
-    if stored.is_hole() || block.is_at_home(key).is_err() {
-        return String::new();
+    if block.is_at_home(key).is_err() {
+        return "its bytes are out of reach".to_string();
     }
-    let copy = stored.addresses().find_map(|address| read_copy(disk, key, stored, address).ok());
-    copy.map_or_else(String::new, |copy| since_then(&copy.into_inner().0.0, block.bytes()))
+    if let Bad::Word(at, was) = block.bad(key) {
+        let mut before = *block.bytes();
+        before[8 * at..8 * at + 8].copy_from_slice(&was.to_le_bytes());
+        return with(&before, block.bytes(), "by its sums");
+    }
+    if stored.is_hole() {
+        return "it is new, so the last recovery point has none to tell the bytes by".into();
+    }
+    match stored.addresses().find_map(|address| read_copy(disk, key, stored, address).ok()) {
+        Some(copy) => since_then(&copy.into_inner().0.0, block.bytes()),
+        None => "the last recovery point's cannot be read to tell the bytes".into(),
+    }
 }
 
 fn since_then(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
     match Difference::between(stored, got) {
-        None => ", no byte differs from the last recovery point's".into(),
+        None => "no byte differs from the last recovery point's".into(),
         Some(Difference { count, first, last, good, bad }) => format!(
-            ", {count} bytes differ from the last recovery point's, legal changes since included, from byte {first} to \
+            "{count} bytes differ from the last recovery point's, legal changes since included, from byte {first} to \
              {last}: {good} then, {bad} now"
         ),
     }
@@ -47,12 +61,118 @@ fn since_then(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
 
 /// Of the good one and the one in memory.
 pub(crate) fn between(stored: &[u8; 4096], got: &[u8; 4096]) -> String {
-    match Difference::between(stored, got) {
+    with(stored, got, "as on the device")
+}
+
+/// The same, where it is known otherwise what the good one is.
+pub(crate) fn with(good: &[u8; 4096], got: &[u8; 4096], how: &str) -> String {
+    match Difference::between(good, got) {
         None => "no byte differs from the device's: its checksum has gone bad".to_string(),
         Some(Difference { count, first, last, good, bad }) => {
-            format!("{count} bytes differ, from byte {first} to {last}: expected {good}, as on the device, got {bad}")
+            format!("{count} bytes differ, from byte {first} to {last}: expected {good}, {how}, got {bad}")
         }
     }
+}
+
+/// A page of one of the store's own objects as a recovery point has it, and for which epoch it was written; by the pointer to the object's tree.
+pub(crate) fn stored_page(
+    disk: &Disk,
+    object: ObjectKey,
+    levels: u8,
+    root: &BlockPointer,
+    page: u64,
+) -> Option<([u8; 4096], Epoch)> {
+    let mut pointer = *root;
+    for level in (0..=levels).rev() {
+        if pointer.is_hole() {
+            return None;
+        }
+        let key = NodeKey::new(object, level, page / span(level));
+        let copy = pointer.addresses().find_map(|address| read_copy(disk, key, &pointer, address).ok())?;
+        let bytes = copy.into_inner().0.0;
+        if level == 0 {
+            return Some((bytes, pointer.birth_phys));
+        }
+        let slot = (page / span(level - 1) % POINTERS) as usize;
+        let child = bytes.as_chunks().0.get(slot)?;
+        pointer = BlockPointer::decode(child);
+    }
+    None
+}
+
+/// Most fields that are told, most bytes of one, and most runs of blocks.
+const FIELDS_MAX: usize = 16;
+const BYTES_MAX: usize = 16;
+const RUNS_MAX: usize = 8;
+
+/// Which fields of a form are others than in a good one, by name: those of a record in a snapshot, and of a pointer in a record, by their own.
+pub(crate) fn in_fields(fields: Fields, good: &[u8], bad: &[u8]) -> String {
+    let mut told = Vec::new();
+    put_fields(fields, "", good, bad, &mut told);
+    match told.len().saturating_sub(FIELDS_MAX) {
+        0 if told.is_empty() => "no field differs: its sums have gone bad".into(),
+        0 => told.join("; "),
+        more => format!("{}; and {more} fields more", told[..FIELDS_MAX].join("; ")),
+    }
+}
+
+fn put_fields(fields: Fields, prefix: &str, good: &[u8], bad: &[u8], told: &mut Vec<String>) {
+    for (name, at, length) in fields.each() {
+        let (good, bad) = (&good[at..at + length], &bad[at..at + length]);
+        let within = match name {
+            "table" => Some(record::FIELDS),
+            "root" => Some(blockptr::FIELDS),
+            _ => None,
+        };
+        match within {
+            _ if good == bad => {}
+            Some(within) => put_fields(within, &format!("{prefix}{name}."), good, bad, told),
+            None => {
+                // Long ones from the first byte on that differs.
+                let from =
+                    if length > BYTES_MAX { good.iter().zip(bad).take_while(|(g, b)| g == b).count() } else { 0 };
+                let from_there = if from > 0 { format!(" from its byte {from}") } else { String::new() };
+                let (good, bad) = (hex(&good[from..]), hex(&bad[from..]));
+                told.push(format!("{prefix}{name}{from_there}: expected {good}, got {bad}"));
+            }
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut hex = bytes.iter().take(BYTES_MAX).fold(String::new(), |mut hex, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    });
+    if bytes.len() > BYTES_MAX {
+        hex.push('…');
+    }
+    hex
+}
+
+/// The blocks, by number, of which a chunk of the bitmap says something else.
+pub(crate) fn in_blocks(chunk: u64, good: &Words, bad: &Words) -> String {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for (at, (good, bad)) in (0..).zip(good.iter().zip(bad)) {
+        for bit in (0..64).filter(|bit| (good ^ bad) >> bit & 1 == 1) {
+            let block = chunk * BITS + 64 * at + bit;
+            match runs.last_mut() {
+                Some((_, end)) if *end + 1 == block => *end = block,
+                _ => runs.push((block, block)),
+            }
+        }
+    }
+    let told: Vec<String> = runs.iter().take(RUNS_MAX).map(|(first, last)| run(*first, *last)).collect();
+    match runs.len().saturating_sub(RUNS_MAX) {
+        0 if told.is_empty() => "no block".into(),
+        0 => told.join(", "),
+        more => format!("{}, and {more} runs more", told.join(", ")),
+    }
+}
+
+fn run(first: u64, last: u64) -> String {
+    if first == last { format!("block {first}") } else { format!("blocks {first} to {last}") }
 }
 
 /// Whether a block is what it was meant to be.
@@ -97,15 +217,50 @@ mod tests {
         rig.commit().unwrap();
         let leaf = |object| NodeKey { domain: 1, object, level: 1, index: 0 };
         rig.write(2, 5).unwrap();
-        rig.module.trees.write().dirty.get_mut(&leaf(2)).unwrap().block.scribble(4000, &[1]);
+        let strike = |object, at, bits: &[u8]| {
+            rig.module.trees.write().dirty.get_mut(&leaf(object)).unwrap().block.scribble(at, bits);
+        };
+        // Two words.
+        strike(2, 3990, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         let error = rig.commit().unwrap_err().to_string();
         let told = "bytes differ from the last recovery point's, legal changes since included, from byte 320 to ";
         assert!(error.contains(told), "{error}");
         rig.module.begin_anew().unwrap();
         rig.fill(3, 70);
-        rig.module.trees.write().dirty.get_mut(&leaf(3)).unwrap().block.scribble(4000, &[1]);
+        strike(3, 3990, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
         let error = rig.commit().unwrap_err().to_string();
-        assert!(!error.contains("differ") && error.contains("last changed legally"), "{error}");
+        assert!(error.contains("it is new, so") && error.contains(", last changed legally for epoch "), "{error}");
+    }
+
+    #[test]
+    fn one_word_of_a_changed_block_is_told_by_its_sums() {
+        // One object's block has changed since the last recovery point, the other's is new.
+        for object in [2, 3] {
+            let rig = Rig::new();
+            rig.make(3);
+            rig.fill(2, 70);
+            rig.commit().unwrap();
+            rig.fill(object, 70);
+            let leaf = NodeKey { domain: 1, object, level: 1, index: 0 };
+            rig.module.trees.write().dirty.get_mut(&leaf).unwrap().block.scribble(4001, &[0x41]);
+            let error = rig.commit().unwrap_err().to_string();
+            let byte = "1 bytes differ, from byte 4001 to 4001: expected ";
+            assert!(error.contains(byte) && error.contains(", by its sums, got "), "{error}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_the_bitmap_are_named() {
+        let good = [0x10; 512];
+        let mut bad = good;
+        assert_eq!(in_blocks(2, &good, &bad), "no block");
+        bad[0] ^= 0b1101 << 60;
+        bad[1] ^= 0b11;
+        assert_eq!(in_blocks(2, &good, &bad), "block 65596, blocks 65598 to 65601");
+        for word in &mut bad[100..120] {
+            *word ^= 2;
+        }
+        assert!(in_blocks(2, &good, &bad).ends_with("and 14 runs more"));
     }
 
     #[test]

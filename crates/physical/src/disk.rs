@@ -191,7 +191,17 @@ impl Disk {
 
     /// Counts and tells of what somebody has written to who must not; and what comes of it.
     pub(crate) fn note_scribble(&self, scribble: Scribble, object: Option<ObjectKey>, consequence: &str) {
-        let error = scribble.at(Place { object, address: None, ..self.place(0) });
+        self.note_told(scribble, object, "", consequence);
+    }
+
+    /// The same for what is known of one of the store's own objects, which is right again; and what of it had gone bad, and since when.
+    pub(crate) fn note_own_scribble(&self, scribble: Scribble, key: ObjectKey, told: &str) {
+        self.note_told(scribble, Some(key), told, "put right from its copy");
+    }
+
+    fn note_told(&self, scribble: Scribble, object: Option<ObjectKey>, told: &str, consequence: &str) {
+        let mut error = scribble.at(Place { object, address: None, ..self.place(0) });
+        error.got += told;
         // Before it is counted: who counts then asks what it was.
         self.ambush.found(&format_args!("{error}: {consequence}"));
         self.counters.scribbled();

@@ -1,7 +1,7 @@
 //! Two sums of something that is kept decoded: of the form that it is encoded to.
 
 use crate::meta_block::Scribble;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{crc64, crc64_flips};
 
 /// Longest form.
 const FORM_BYTES: usize = 1024;
@@ -38,6 +38,20 @@ impl FormSums {
         FormSums { crc: crc64(form), second }
     }
 
+    /// The form as it was, if one word of it alone is another one now: found by both sums.
+    pub(crate) fn before(&self, form: &[u8]) -> Option<Vec<u8>> {
+        let got = FormSums::of(form);
+        let words = form.as_chunks::<8>().0.iter().zip(&WEIGHTS).enumerate().rev();
+        let (at, word) = words.zip(crc64_flips(self.crc ^ got.crc)).find_map(|((at, (word, weight)), flips)| {
+            let is = u64::from_le_bytes(*word);
+            let grown = (is ^ flips).wrapping_sub(is).wrapping_mul(*weight);
+            (flips != 0 && got.second.wrapping_add(grown) == self.second).then_some((at, is ^ flips))
+        })?;
+        let mut before = form.to_vec();
+        before[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        Some(before)
+    }
+
     /// Whether these are those of a form. `names` of the two.
     ///
     /// # Errors
@@ -46,5 +60,26 @@ impl FormSums {
         let got = FormSums::of(form);
         Scribble::unless_equal(names[0], self.crc, got.crc)?;
         Scribble::unless_equal(names[1], self.second, got.second)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_word_that_has_gone_bad_is_known_by_the_sums() {
+        let form: [u8; 512] = std::array::from_fn(|at| (at * 7) as u8);
+        let sums = FormSums::of(&form);
+        for at in [0, 7, 8, 300, 511] {
+            let mut bad = form;
+            bad[at] ^= 0x41;
+            assert_eq!(sums.before(&bad).as_deref(), Some(&form[..]), "byte {at}");
+        }
+        assert_eq!(sums.before(&form), None, "nothing has");
+        let mut bad = form;
+        (bad[0], bad[100]) = (9, 9);
+        assert_eq!(sums.before(&bad), None, "two have");
+        assert_eq!(FormSums { crc: sums.crc ^ 4, ..sums }.before(&form), None, "the sum has");
     }
 }

@@ -20,6 +20,7 @@ use crate::locked_block::{LockedBlock, Slot};
 use crate::objects::{BITMAP, system_key};
 use crate::own_records::misled;
 use crate::slots::{self, Limits, Parts};
+use crate::words;
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, crc64_and_tally, identity_mix, identity_tag,
     prefetch_line, tally,
@@ -227,6 +228,12 @@ impl MetaBlock {
         self.is_at_home(key)?;
         let (crc, tally) = crc64_and_tally(self.bytes());
         Scribble::between((self.sums.sum, self.sums.tally), (crc ^ mix, tally))
+    }
+
+    /// Which of its words has gone bad, by its sums alone.
+    pub(crate) fn bad(&self, key: NodeKey) -> words::Bad {
+        let of_block = words::Sums::new(self.sums.sum ^ key.mix(), self.sums.tally);
+        of_block.bad(&std::array::from_fn(|at| u64::from_le_bytes(self.bytes().as_chunks().0[at])))
     }
 
     /// Whether this is the block of that identity.

@@ -2,9 +2,9 @@
 
 use crate::audit::Audit;
 use crate::base::Base;
-use crate::format::{BITS, COUNTERS, RECORDS, Record, RecordKind, SystemKind};
+use crate::format::{BITS, COUNTERS, RECORD_BYTES, RECORDS, Record, RecordKind, SystemKind};
 use crate::guarded::Counted;
-use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey};
+use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey, Scribble};
 use crate::sealed_record::SealedRecord;
 use crate::tree::{Change, FindNode, Trees};
 use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Seek};
@@ -97,7 +97,7 @@ impl Trees {
     pub(crate) fn find(&self, base: &Base, key: ObjectKey) -> Result<Option<Record>> {
         match self.changed.get(&key) {
             Some(Change::Present(record)) => {
-                record.look(base.now_s()).map_err(|scribble| base.give_up_record(scribble, key))?;
+                record.look(base.now_s()).map_err(|scribble| self.give_up_record(base, scribble, key, record))?;
                 return Ok(Some(Record::clone(record)));
             }
             Some(Change::Deleted) => return Ok(None),
@@ -147,7 +147,7 @@ impl Trees {
         for key in keys.filter(|key| self.has_domain(key.domain) && key.object.0 < OBJECT_END) {
             match self.changed.get(&key) {
                 Some(Change::Present(record)) => {
-                    record.bytes().map_err(|scribble| base.give_up_record(scribble, key))?;
+                    record.bytes().map_err(|scribble| self.give_up_record(base, scribble, key, record))?;
                 }
                 Some(Change::Deleted) => {}
                 None => blocks.push((table_of(key.domain), key.object.0 / RECORDS)),
@@ -175,11 +175,44 @@ impl Trees {
     /// # Errors
     /// [`Error::Corrupt`] if somebody has written to the one before who must not: then no recovery point is made of it.
     pub(crate) fn put(&mut self, base: &Base, key: ObjectKey, record: Record) -> Result<()> {
+        let (building, now_s) = (self.building, base.now_s());
         if let Some(Change::Present(before)) = self.changed.get_mut(&key) {
-            return before.replace(record, base.now_s()).map_err(|scribble| base.give_up_record(scribble, key));
+            return before
+                .replace(record, building, now_s)
+                .map_err(|scribble| self.give_up_changed(base, scribble, key));
         }
-        self.changed.insert(key, Change::Present(SealedRecord::new(record, base.disk.metadata).seen(base.now_s())));
+        let record = SealedRecord::new(record, building, base.disk.metadata).seen(now_s);
+        self.changed.insert(key, Change::Present(record));
         Ok(())
+    }
+
+    /// Somebody has written to this record in use who must not: no recovery point is made of it.
+    pub(crate) fn give_up_record(
+        &self,
+        base: &Base,
+        scribble: Scribble,
+        key: ObjectKey,
+        record: &SealedRecord,
+    ) -> Error {
+        let table = table_of(key.domain);
+        let (page, slot) = (key.object.0 / RECORDS, (key.object.0 % RECORDS) as usize);
+        let stored = self.system.get(&table).filter(|_| key.domain != DomainId::SYSTEM).and_then(|table_record| {
+            let block = self.node(base, system_key(table), table_record, 0, page).ok()??;
+            Some(*block.record(slot)).filter(|record| *record != [0; RECORD_BYTES])
+        });
+        base.give_up_record(scribble, key, record, stored.as_ref())
+    }
+
+    /// The same for one of the store's own, or of an object that the epoch being built has changed.
+    pub(crate) fn give_up_changed(&self, base: &Base, scribble: Scribble, key: ObjectKey) -> Error {
+        let record = match self.changed.get(&key) {
+            Some(Change::Present(record)) => Some(record),
+            _ => self.system.get(&key.object.0).filter(|_| key.domain == DomainId::SYSTEM),
+        };
+        match record {
+            Some(record) => self.give_up_record(base, scribble, key, record),
+            None => base.give_up_sums(scribble),
+        }
     }
 
     /// Does something with a system object's record in hand.
@@ -196,8 +229,10 @@ impl Trees {
             return Err(Error::NoObject(system_key(id)));
         };
         let outcome = action(self, &mut record);
+        let building = self.building;
         let before = self.system.get_mut(&id).expect("no object of the store's own goes");
-        before.replace(record, base.now_s()).map_err(|scribble| base.give_up_record(scribble, system_key(id)))?;
+        let replaced = before.replace(record, building, base.now_s());
+        replaced.map_err(|scribble| self.give_up_changed(base, scribble, system_key(id)))?;
         outcome
     }
 

@@ -353,6 +353,7 @@ pub(crate) fn load_bitmap(
             None => alloc.load_chunk(chunk, std::iter::repeat_n(0, CHUNK_WORDS)),
         }
     }
+    alloc.stored_is(bitmap.levels, bitmap.root);
     let wrong = alloc.loaded(&log_area(label));
     let space = alloc.space();
     if wrong > 0 || space.total != superblock.total || space.free != superblock.free {

@@ -175,15 +175,15 @@ impl Trees {
         let kept = self.kept.tables_mut().map(|(domain, record)| (system_key(table_of(domain)), record));
         let mut bad: Vec<(ObjectKey, _)> = Vec::new();
         for (key, record) in own.chain(kept) {
-            bad.extend(record.heal(newest, blocks).map(|scribble| (key, scribble)));
+            bad.extend(record.heal(newest, blocks).map(|told| (key, told)));
         }
         // Through those records.
         bad.extend(self.heal_snapshots(base));
-        for (key, scribble) in bad {
+        for (key, (scribble, told)) in bad {
             match has_begun {
                 // Whoever builds it asks.
-                true => drop(base.give_up_record(scribble, key)),
-                false => base.disk.note_scribble(scribble, Some(key), "put right from its copy"),
+                true => drop(base.give_up_own(scribble, key, &told)),
+                false => base.disk.note_own_scribble(scribble, key, &told),
             }
         }
         for scribble in base.alloc.lock().heal_numbers() {

@@ -14,14 +14,18 @@
 use crate::difference;
 use crate::disk::Disk;
 use crate::format::label::LabelState;
+use crate::format::superblock::FIELDS;
 use crate::format::{Fault, Label, Superblock, hex};
 use crate::locked_block::{LABEL, LockedBlock, SUPERBLOCK};
 use crate::meta_block::{MetadataProtection, NodeKey};
 use crate::open::{read_label, read_superblocks};
 use holdfast_guard as guard;
-use holdfast_integrity::tally;
+use holdfast_integrity::{Delta, crc64, crc64_flips, tally};
 use holdfast_object::{Corruption, Epoch, Error, Place, Result};
 use parking_lot::{Mutex, RwLock};
+
+/// Where labels and superblocks have the checksum of what is before it.
+const CRC_AT: usize = 4088;
 
 /// To read it; the thread may never have had to do with locked memory.
 fn bytes(block: &LockedBlock) -> &[u8; 4096] {
@@ -42,6 +46,23 @@ impl SealedBlock {
 
     fn bytes(&self) -> &[u8; 4096] {
         bytes(&self.bytes)
+    }
+
+    /// As it was, if one word of it alone has gone bad: found by both sums.
+    fn before(&self) -> Option<[u8; 4096]> {
+        let bytes = self.bytes();
+        let words: &[[u8; 8]; 512] = bytes.as_chunks().0.try_into().ok()?;
+        let (of_words, crc) = (crc64(&bytes[..CRC_AT]), u64::from_le_bytes(words[CRC_AT / 8]));
+        let got = tally(bytes);
+        let flips = std::iter::once(of_words ^ crc).chain(crc64_flips(of_words ^ crc));
+        let (at, was) = (0..words.len()).rev().zip(flips).find_map(|(at, flips)| {
+            let word = u64::from_le_bytes(words[at]);
+            let grown = Delta::of_word(at, word, word ^ flips).tally;
+            (flips != 0 && got.wrapping_add(grown) == self.tally).then_some((at, word ^ flips))
+        })?;
+        let mut before = *bytes;
+        before[8 * at..8 * at + 8].copy_from_slice(&was.to_le_bytes());
+        Some(before)
     }
 
     /// `what`: what its second sum is called.
@@ -101,16 +122,23 @@ impl SealedSuperblock {
         Superblock::decode_own(self.block.bytes(), disk.blocks())
     }
 
-    /// The same.
+    /// The same, of one that is no recovery point's yet.
     ///
     /// # Errors
-    /// The bytes are others by now, or the epoch is.
+    /// The bytes are others by now, or the epoch is; with which fields are, and for which epoch it was made.
     fn open(&self, disk: &Disk) -> std::result::Result<Superblock, Fault> {
-        let superblock = self.decode(disk)?;
-        if superblock.epoch != self.epoch {
-            return Err(Fault::new("epoch of superblock", self.epoch, superblock.epoch));
-        }
-        Ok(superblock)
+        let opened = self.decode(disk).and_then(|superblock| match superblock.epoch == self.epoch {
+            true => Ok(superblock),
+            false => Err(Fault::new("epoch of superblock", self.epoch, superblock.epoch)),
+        });
+        opened.map_err(|mut fault| {
+            let differs = match self.block.before() {
+                Some(before) => difference::in_fields(FIELDS, &before, self.block.bytes()),
+                None => "more than one word of it, or none".into(),
+            };
+            fault.got += &format!(", {differs}, last changed legally for epoch {}", disk.newest());
+            fault
+        })
     }
 }
 

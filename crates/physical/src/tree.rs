@@ -192,6 +192,14 @@ impl Trees {
         }
     }
 
+    /// For which epoch a page of one of the store's own objects was last changed, if that is known: for reports.
+    pub(crate) fn changed_for(&self, base: &Base, key: ObjectKey, record: &Record, page: u64) -> Option<Epoch> {
+        match self.dirty.get(&NodeKey::new(key, 0, page)) {
+            Some(dirty) => Some(dirty.changed),
+            None => Some(self.path_to(base, key, record, 0, page).ok()??.pointer.birth_phys),
+        }
+    }
+
     /// The block of `level` with number `index` in that level; `None` if there is none.
     pub(crate) fn node(
         &self,

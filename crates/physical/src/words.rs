@@ -10,7 +10,7 @@
 use crate::format::BITS;
 use crate::guarded::Counted;
 use crate::meta_block::Scribble;
-use holdfast_integrity::{BitSum, CRC64_OF_ZEROS, Delta, crc64_and_tally};
+use holdfast_integrity::{BitSum, CRC64_OF_ZEROS, Delta, crc64_and_tally, crc64_flips};
 use std::collections::BTreeMap;
 
 /// Words of 64 bits in a chunk: what one block of the on-disk bitmap describes.
@@ -29,6 +29,11 @@ pub(crate) struct Sums {
 impl Sums {
     /// Of words that are all zero.
     pub(crate) const ZEROS: Sums = Sums { crc: CRC64_OF_ZEROS, tally: 0 };
+
+    /// Of a block of metadata.
+    pub(crate) fn new(crc: u64, tally: u32) -> Sums {
+        Sums { crc, tally }
+    }
 
     /// Of words that come from where they were verified.
     pub(crate) fn of(words: &[u64]) -> Sums {
@@ -53,6 +58,38 @@ impl Sums {
     pub(crate) fn verify(&self, words: &[u64]) -> Result<(), Scribble> {
         let got = Sums::of(words);
         Scribble::between((self.crc, self.tally), (got.crc, got.tally))
+    }
+}
+
+/// What of a chunk's words has gone bad, by their sums alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bad {
+    Nothing,
+    /// This one alone, and what it was.
+    Word(usize, u64),
+    More,
+}
+
+impl Sums {
+    pub(crate) fn bad(&self, words: &Words) -> Bad {
+        let got = Sums::of(words);
+        if got == *self {
+            return Bad::Nothing;
+        }
+        let mut from_the_end = words.iter().enumerate().rev().zip(crc64_flips(self.crc ^ got.crc));
+        let one = from_the_end.find_map(|((at, word), flips)| {
+            let grown = Delta::of_word(at, *word, word ^ flips).tally;
+            (flips != 0 && got.tally.wrapping_add(grown) == self.tally).then_some(Bad::Word(at, word ^ flips))
+        });
+        one.unwrap_or(Bad::More)
+    }
+}
+
+fn bad_of(sum: BitSum, words: &Words) -> Bad {
+    match sum.one_word(words) {
+        _ if BitSum::of(words) == sum => Bad::Nothing,
+        Some((at, was)) => Bad::Word(at, was),
+        None => Bad::More,
     }
 }
 
@@ -173,6 +210,12 @@ impl Mask {
         Ok(Some(words))
     }
 
+    /// The words of a chunk as they are, and what of them has gone bad.
+    pub(crate) fn bad(&self, chunk: u64) -> Option<(&Words, Bad)> {
+        let chunk = self.chunks.get(&chunk)?;
+        Some((&chunk.words, if self.believed { Bad::Nothing } else { bad_of(chunk.sum, &chunk.words) }))
+    }
+
     /// The chunks that have any, in ascending order.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = u64> {
         self.chunks.keys().copied()
@@ -235,6 +278,22 @@ mod tests {
                 assert!(bits.eq(expected), "seed {seed}");
             }
         }
+    }
+
+    #[test]
+    fn one_word_that_has_gone_bad_is_known_by_the_sums() {
+        let words: Words = std::array::from_fn(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (sums, sum) = (Sums::of(&words), BitSum::of(&words));
+        for (at, flipped) in [(0, 1), (511, u64::MAX), (300, 0xff00), (7, 1 << 63)] {
+            let mut bad = words;
+            bad[at] ^= flipped;
+            let one = Bad::Word(at, words[at]);
+            assert_eq!((sums.bad(&bad), bad_of(sum, &bad)), (one, one));
+            bad[at / 2 + 1] ^= 2;
+            assert_eq!((sums.bad(&bad), bad_of(sum, &bad)), (Bad::More, Bad::More), "two have");
+        }
+        assert_eq!((sums.bad(&words), bad_of(sum, &words)), (Bad::Nothing, Bad::Nothing));
+        assert_eq!(Sums { tally: sums.tally ^ 4, ..sums }.bad(&words), Bad::More, "a sum has");
     }
 
     #[test]

@@ -63,10 +63,28 @@ impl BitSum {
         self.0 = self.0.wrapping_sub(u128::from(WEIGHTS[word]) * u128::from(bits));
     }
 
+    /// If one word alone is to blame that this is not the sum of these words: which, and what it should be. For finding out what has changed.
+    pub fn one_word(self, words: &[u64; ROLLING_BLOCK / 8]) -> Option<(usize, u64)> {
+        let more = BitSum::of(words).0.wrapping_sub(self.0);
+        words.iter().zip(&WEIGHTS).enumerate().find_map(|(at, (word, weight))| {
+            // By how much it has grown: less than 2^64 either way, where it is this one. (Almost no other number of 128 bits is.)
+            let grown = more.wrapping_mul(inverse(*weight)).cast_signed();
+            let expected = i128::from(*word).checked_sub(grown)?.try_into().ok()?;
+            (expected != *word).then_some((at, expected))
+        })
+    }
+
     /// Upper and lower half.
     pub fn halves(self) -> [u64; 2] {
         [(self.0 >> 64) as u64, self.0 as u64]
     }
+}
+
+/// What makes 1 of an odd number, modulo 2^128.
+fn inverse(odd: u64) -> u128 {
+    let odd = u128::from(odd);
+    // Right in the lowest 3 bits, and in twice as many with each step.
+    (0..6).fold(odd, |inverse, _| inverse.wrapping_mul(2_u128.wrapping_sub(odd.wrapping_mul(inverse))))
 }
 
 #[cfg(test)]

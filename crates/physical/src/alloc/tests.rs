@@ -240,8 +240,8 @@ fn nothing_is_handed_out_where_somebody_else_has_written() {
         clock.advance_ns(1_000_000_000);
         assert_eq!(alloc.free_run(used[0]..BITS, 8), None);
         assert!(alloc.allocate(2, Zone::Data, 10).is_none());
-        let (key, _) = alloc.scribble.take().expect("noticed");
-        assert_eq!((key.object, key.index), (BITMAP, 0));
+        let (chunk, _) = alloc.scribble.take().expect("noticed");
+        assert_eq!(chunk, Some(0));
         assert!(alloc.page(0).is_err());
         // The other chunk is as good as it was.
         assert!(alloc.allocate(2, Zone::Meta(1), 10).is_some_and(|(first, _)| first >= BITS));

@@ -59,7 +59,7 @@ fn tell(trees: &mut Trees, change: fn(&mut Record)) -> Record {
     let before = Record::clone(sealed);
     let mut record = before.clone();
     change(&mut record);
-    sealed.replace(record, 0).unwrap();
+    sealed.replace(record, 0, 0).unwrap();
     before
 }
 

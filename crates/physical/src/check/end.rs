@@ -56,7 +56,7 @@ mod tests {
         let Some(Change::Present(sealed)) = trees.changed.get_mut(&key) else { panic!("it was written") };
         let mut record = Record::clone(sealed);
         change(&mut record);
-        sealed.replace(record, 0).unwrap();
+        sealed.replace(record, 0, 0).unwrap();
     }
 
     fn found(rig: &Rig, skip_data: bool) -> Vec<String> {

@@ -206,3 +206,19 @@ fn what_goes_bad_while_a_store_grows_is_in_no_label() {
         }
     }
 }
+
+#[test]
+fn which_field_of_a_prepared_superblock_has_gone_bad_is_told_by_its_sums() {
+    // Its checksum, too.
+    for (field, at) in [("magic", 3), ("free", FIELDS.at("free") + 1), ("crc", 4095)] {
+        let rig = Rig::new();
+        let (disk, good) = (rig.module.disk(), rig.module.superblock().unwrap());
+        let mut sealed = SealedSuperblock::new(&good);
+        let was = sealed.block.bytes()[at];
+        sealed.scribbled().write(at, &[!was]);
+        let error = Sealed::open(disk, &sealed).unwrap_err().to_string();
+        assert!(error.contains(&format!(", {field}: expected ")), "{error}");
+        let epoch = format!(", last changed legally for epoch {}", disk.newest());
+        assert!(error.contains(&epoch), "{error}");
+    }
+}

@@ -159,7 +159,7 @@ impl Trees {
         for domain in domains {
             while let Some((slot, mut runs)) = self.kept.first_dying(domain) {
                 let first = NodeKey::new(system_key(dead_of(domain)), 0, pages_of(slot).start);
-                let sound = runs.verify().map_err(|scribble| base.give_up_epoch(scribble, first));
+                let sound = runs.verify().map_err(|scribble| base.give_up_changed(scribble, first, self.building));
                 let outcome = sound.and_then(|()| self.append_dead(base, domain, slot, &mut runs));
                 if outcome.is_err() {
                     self.kept.still_dying(domain, slot, runs);

@@ -44,6 +44,7 @@ use delete::Deleted;
 pub use delete::DeletionSlice;
 pub(crate) use diff::Side;
 use dying::Dying;
+use heal::BadEntry;
 use holdfast_integrity::crc64;
 use holdfast_object::{
     DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
@@ -199,10 +200,14 @@ impl Kept {
     ///
     /// # Errors
     /// Somebody has written to one of them who must not.
-    fn verify(&self, domain: DomainId) -> std::result::Result<(), Scribble> {
+    fn verify(&self, domain: DomainId) -> std::result::Result<(), BadEntry> {
         let Some(of_domain) = self.domains.get(&domain) else { return Ok(()) };
-        of_domain.held.iter().try_for_each(Held::verify)?;
-        of_domain.deleted.iter().try_for_each(Deleted::verify)
+        let held = of_domain.held.iter().map(|held| (held.verify(), &held.slot, &held.stored));
+        let deleted = of_domain.deleted.iter().map(|deleted| (deleted.verify(), &deleted.slot, &deleted.stored));
+        let bad = |(verified, slot, stored): (std::result::Result<(), Scribble>, &Slot, &StoredSnapshot)| {
+            verified.map_err(|scribble| BadEntry { slot: slot.get(), stored: Box::new(stored.clone()), scribble })
+        };
+        held.chain(deleted).try_for_each(bad)
     }
 
     /// The domain has these blocks no more. Whether a snapshot has them: they are in its dead list then.
@@ -422,8 +427,7 @@ impl Trees {
         if !base.disk.metadata.rolls() {
             return Ok(());
         }
-        let list = system_key(snapshots_of(domain));
-        self.kept.verify(domain).map_err(|scribble| base.give_up_record(scribble, list))
+        self.kept.verify(domain).map_err(|bad| self.give_up_snapshot(base, domain, bad))
     }
 
     /// Before [`Trees::put_listed`]: all that it changes is dirty afterwards, so that nothing of it can fail.
