@@ -137,6 +137,7 @@ MUTANTS = [
     ("copies of a superblock after they were written", PHYSICAL, COMMIT, "        disk.flush()?;\n        Sealed::verify_copies(disk, sealed, &copies).map_err(|corruption| {", "        disk.flush()?;\n        Ok(superblock).map_err(|corruption: Box<holdfast_object::Corruption>| {"),
     ("clean block before it is changed", PHYSICAL, "crates/physical/src/tree.rs", "match copy.filter(|copy| !base.is_scribbled(copy, key, pointer.address[0], pointer.birth_phys)) {", "match copy {"),
     ("clean block after a second", PHYSICAL, "crates/physical/src/base.rs", "if now_ms.wrapping_sub(checked_ms) >= age_max_ms {", "if false && now_ms.wrapping_sub(checked_ms) >= age_max_ms {"),
+    ("changed block after a second", PHYSICAL, "crates/physical/src/dirty.rs", "        if now_ms.wrapping_sub(self.checked_ms.load(Ordering::Relaxed)) < LOOK_AGAIN_MS {", "        if now_ms != u32::MAX {"),
     ("which block a change meets", PHYSICAL, OWNED, "        self.block.is_block(key)?;\n", "        let _ = key;\n"),
     ("slots of blocks that are written", PHYSICAL, COMMIT, "            trees.check_slots(&self.base, epoch)?;\n", ""),
     ("which parts of a block have changed", PHYSICAL, OWNED, "        self.changed.add(at, bytes.len());\n", ""),

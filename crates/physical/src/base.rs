@@ -3,13 +3,13 @@
 use crate::alloc::Alloc;
 use crate::commit::CommitOrder;
 use crate::difference;
+use crate::dirty::Dirty;
 use crate::disk::Disk;
 use crate::format::{BlockPointer, RECORD_BYTES, split_address};
 use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock, Scribble};
 use crate::node_cache::NodeCache;
 use crate::objects::{BITMAP, system_key};
 use crate::sealed_record::SealedRecord;
-use crate::tree::Dirty;
 use holdfast_integrity::prefetch;
 use holdfast_object::{Clock, Epoch, Error, ObjectKey, Place, Result};
 use parking_lot::Mutex;
@@ -27,8 +27,9 @@ pub(crate) struct Base {
     pub(crate) commit_order: CommitOrder,
 }
 
-/// A clean block that nobody has looked at for so long is verified before an answer or a pointer is taken from it (WAFL paper, §4).
-const LOOK_AGAIN_MS: u32 = 1000;
+/// A block that nobody has looked at for so long is verified before an answer or a pointer is taken from it (WAFL paper, §4): a clean one, and one that
+/// the epoch being built has changed ([`Dirty::look`]).
+pub(crate) const LOOK_AGAIN_MS: u32 = 1000;
 
 impl Base {
     /// Of the clock, in seconds: what was looked at in this second is not looked at again.

@@ -10,6 +10,7 @@
 use crate::alloc::Zone;
 use crate::audit::Audit;
 use crate::base::Base;
+use crate::dirty::Dirty;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::superblock::{ring_block, slot};
@@ -22,7 +23,7 @@ use crate::requests::Requests;
 use crate::scribble::Moment;
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::slots::{self, Limits};
-use crate::tree::{Change, Dirty, Trees, span};
+use crate::tree::{Change, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};

@@ -11,7 +11,7 @@
 //! | `meta_block`, `node_cache`, `locked_block` | metadata blocks in memory |
 //! | `block_pool` | buffers for single blocks |
 //! | `words`, `bitmap`, `alloc` | bits that are summed up in memory; which blocks can be handed out |
-//! | `tree`, `objects` | block trees; records, maps of ids, references |
+//! | `tree`, `dirty`, `objects` | block trees; their blocks that have changed; records, maps of ids, references |
 //! | `own_records` | records of the store's own objects, put right when they have gone bad in memory |
 //! | `read`, `write`, `apply` | pages and operations |
 //! | `op_limits`, `damage` | operations that are wrong; what a damaged object costs |
@@ -42,6 +42,7 @@ mod damage;
 #[doc(hidden)]
 pub mod decoders;
 mod difference;
+mod dirty;
 mod disk;
 mod form_sums;
 mod format;

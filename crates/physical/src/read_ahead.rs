@@ -24,14 +24,14 @@ impl Trees {
         let pointer = parent.pointer(slot);
         let sibling = |distance: usize| NodeKey { index: key.index + distance as u64, ..key };
         let before = slot.checked_sub(1).map(|slot| (NodeKey { index: key.index - 1, ..key }, parent.pointer(slot)));
-        if before.is_none_or(|(key, pointer)| self.in_memory(base, key, &pointer).is_none()) {
+        if before.is_none_or(|(key, pointer)| !self.is_in_memory(base, key, &pointer)) {
             return self.fetch(base, key, &pointer);
         }
         let follows = |distance: &usize| {
             let next = parent.pointer(slot + distance);
             !next.is_hole()
                 && Some(next.address[0]) == pointer.address[0].checked_add(*distance as u64)
-                && self.in_memory(base, sibling(*distance), &next).is_none()
+                && !self.is_in_memory(base, sibling(*distance), &next)
         };
         let slots_left = crate::format::POINTERS as usize - slot;
         let count = 1 + (1..RUN_MAX.min(slots_left)).take_while(follows).count();

@@ -256,7 +256,7 @@ impl Module {
             return Ok(None);
         }
         // The walk comes through it again for each leaf.
-        if trees.in_memory(&self.base, node, pointer).is_none() {
+        if !trees.is_in_memory(&self.base, node, pointer) {
             self.base.keep(node, pointer.address[0], pointer.birth_phys, block.clone());
         }
         Ok(Some(block))

@@ -14,9 +14,10 @@
 use crate::audit::Audit;
 use crate::base::Base;
 use crate::commit::CommitOrder;
+use crate::dirty::Dirty;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record};
-use crate::guarded::{Counted, Destination};
+use crate::guarded::Counted;
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
@@ -27,17 +28,6 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-
-/// A block that the epoch being built has changed.
-pub(crate) struct Dirty {
-    pub(crate) block: OwnedBlock,
-    /// Where it will be written, once that is known.
-    pub(crate) address: Destination,
-    /// For which epoch it was last changed legally. To be told alone: nothing is made of it.
-    pub(crate) changed: Epoch,
-    /// Where the last recovery point has it, or a hole. To be told alone as well.
-    pub(crate) stored: BlockPointer,
-}
 
 /// What the epoch being built has made of an object.
 #[expect(clippy::large_enum_variant, reason = "nearly all are present")]
@@ -135,17 +125,25 @@ fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPoint
 impl Trees {
     // ---- finding
 
-    /// A block by its pointer, if it is in memory: dirty or cached.
-    pub(crate) fn in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Option<Arc<MetaBlock>> {
+    /// A block by its pointer, if it is in memory: dirty or cached. Verified if it has not been for a second.
+    ///
+    /// # Errors
+    /// As [`Dirty::look`].
+    fn in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Option<Arc<MetaBlock>>> {
         match self.dirty.get(&key) {
-            Some(dirty) => Some(dirty.block.share()),
-            None => base.clean(key, pointer),
+            Some(dirty) => dirty.look(base, key).map(|block| Some(block.share())),
+            None => Ok(base.clean(key, pointer)),
         }
+    }
+
+    /// Whether there is such a block in memory: dirty or cached.
+    pub(crate) fn is_in_memory(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> bool {
+        self.dirty.contains_key(&key) || base.clean(key, pointer).is_some()
     }
 
     /// A block by its pointer: dirty, cached, or from the device.
     pub(crate) fn fetch(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
-        if let Some(block) = self.in_memory(base, key, pointer) {
+        if let Some(block) = self.in_memory(base, key, pointer)? {
             return Ok(block);
         }
         let (is_named, is_in_doubt) = (|| self.is_named(base, key, pointer), || self.is_in_doubt(base));
@@ -157,15 +155,13 @@ impl Trees {
     /// [`Trees::fetch`], verified just now.
     ///
     /// # Errors
-    /// As [`Trees::fetch`]; [`holdfast_object::Error::Corrupt`] for a block that the epoch being built has changed and that has gone bad in memory since:
-    /// then no recovery point is made of it.
+    /// As [`Trees::fetch`] and [`Dirty::look_now`].
     pub(crate) fn fetch_now(&self, base: &Base, key: NodeKey, pointer: &BlockPointer) -> Result<Arc<MetaBlock>> {
         if !base.disk.metadata.rolls() {
             return self.fetch(base, key, pointer);
         }
         if let Some(dirty) = self.dirty.get(&key) {
-            let verified = dirty.block.verify(key).map_err(|scribble| base.give_up_block(scribble, key, dirty));
-            return verified.map(|()| dirty.block.share());
+            return dirty.look_now(base, key).map(|block| block.share());
         }
         match base.clean_now(key, pointer) {
             Some(block) => Ok(block),
@@ -212,7 +208,7 @@ impl Trees {
         let Some(Path { node, pointer, above }) = self.path_to(base, key, record, level, index)? else {
             return Ok(None);
         };
-        if let Some(block) = self.in_memory(base, node, &pointer) {
+        if let Some(block) = self.in_memory(base, node, &pointer)? {
             return Ok(Some(block));
         }
         match above {
@@ -365,7 +361,8 @@ impl Trees {
 
     // ---- changing
 
-    /// Makes the block of `level` with number `index` dirty, and its ancestors; new blocks are empty. Grows the tree.
+    /// Makes the block of `level` with number `index` dirty, and its ancestors; new blocks are empty. Grows the tree. Who calls it has found his way there
+    /// just before, or verifies all of it before the recovery point: what is dirty is not looked at again.
     pub(crate) fn make_dirty(
         &mut self,
         base: &Base,
@@ -390,7 +387,7 @@ impl Trees {
                 let block =
                     if pointer.is_hole() { base.new_block(node) } else { copy_to_change(self, base, node, &pointer)? };
                 self.give_up(base, key, &pointer, false);
-                self.insert_dirty(node, block, pointer);
+                self.insert_dirty(base, node, block, pointer);
                 match above {
                     None => record.root = BlockPointer::PENDING,
                     Some((parent, slot)) => self.dirty_mut(parent).put_pointer(slot, &BlockPointer::PENDING),
@@ -403,9 +400,10 @@ impl Trees {
         }
     }
 
-    fn insert_dirty(&mut self, key: NodeKey, mut block: OwnedBlock, stored: BlockPointer) {
+    /// One that is new, or has just been verified.
+    fn insert_dirty(&mut self, base: &Base, key: NodeKey, mut block: OwnedBlock, stored: BlockPointer) {
         block.count_under(self.kept.newest_epoch(DomainId::MAIN));
-        let dirty = Dirty { block, address: Destination::NONE, changed: self.building, stored };
+        let dirty = Dirty::new(block, self.building, stored, base.now_ms());
         let before = self.dirty.insert(key, dirty);
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);
@@ -445,7 +443,7 @@ impl Trees {
             }
             record.levels += 1;
             let node = NodeKey::new(key, record.levels, 0);
-            self.insert_dirty(node, base.new_block(node), BlockPointer::HOLE);
+            self.insert_dirty(base, node, base.new_block(node), BlockPointer::HOLE);
             self.dirty_mut(node).put_pointer(0, &record.root);
             record.root = BlockPointer::PENDING;
         }

@@ -31,6 +31,7 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --memory --kind object-table --path /letter --field size
   holdfast inject /mnt --memory --kind bitmap --offset 100 --bytes 00ff
   holdfast inject /mnt --memory=dirty --kind block-tree --pattern keep-checksum
+  holdfast inject /mnt --memory=clean --kind block-tree --pattern copy-slot
   holdfast inject /mnt --logic-bug pointer-to-used-block
   holdfast inject /mnt --memory=dirty --kind record --times 3
   holdfast inject /mnt --memory --kind label --stray

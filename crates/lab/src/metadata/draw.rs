@@ -55,7 +55,7 @@ fn places(plan: &Plan, twins: &[Twin], done: &mut Done) -> Places {
             };
             for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
                 done.fields.entry(*kind).or_default().insert(field.clone());
-                for pattern in Pattern::ALL {
+                for pattern in Pattern::ALL.into_iter().filter(|pattern| trial::fits(field, *pattern)) {
                     there(What::Field { kind: *kind, state: *state, field: field.clone() }, Some(pattern));
                 }
             }

@@ -112,7 +112,8 @@ impl Run {
     }
 
     /// All of it, up to the recovery point that may be struck.
-    pub(super) fn up_to_recovery_point(&mut self, mut strike: Strike) -> Result<(), String> {
+    /// `then`: the same moment, when whatever was looked at before the strike is looked at again, if that is not at once.
+    pub(super) fn up_to_recovery_point(&mut self, mut strike: Strike, mut then: Strike) -> Result<(), String> {
         self.read_all("before");
         self.begin()?;
         let mut number = 0;
@@ -133,10 +134,11 @@ impl Run {
                 memory.pages.look();
             }
             strike(number, moment, &memory);
-            number += 1;
             if !is_at_once {
                 clock.advance_ns(SECOND_NS);
             }
+            then(number, moment, &memory);
+            number += 1;
         });
         self.watch.set(Some(hook));
         self.watch.tell(Moment::Rest);

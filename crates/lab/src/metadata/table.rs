@@ -278,7 +278,7 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          bit or a program with a wrong pointer would, or something is changed wrongly by legal ways, as a logic bug would. Then the store goes on. \
          After the injections of the paper ([WAFL](https://www.usenix.org/conference/fast17/technical-sessions/presentation/kumar), §7.4).\n\n\
          - *patterns*: one bit; a word of 8 bytes; 16 to 512 bytes; a multiple of the CRC's polynomial, so that the CRC of the bytes stays what it was. \
-         All begin in the field that they are for.\n\
+         All begin in the field that they are for. Of blocks of slots also *copy-slot*: a whole slot becomes what another of the same block is.\n\
          - *moments*: at rest; before and while a sync goes into the log; when the store has got a part of an epoch; before the recovery point, with the log in use; when it has got all of the \
          epoch; before a device request of the recovery point; before its superblock. Recovery points are made by a sync, a new \
          snapshot, and a deleted one.\n\
@@ -294,7 +294,8 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
          What was looked at in the same second is not looked at again ([0015](decisions/0015-metadata-in-place.md)), but for that of which nothing later would tell. So half of the strikes, by \
          the seed, come right after everything has been looked at, and what follows comes in the same second; at rest the store is asked at once, past the \
-         cache, for the attributes, contents and holes of all objects, in snapshots too. After each of the others a second passes. All layers run in one process, on a device in memory.\n\n\
+         cache, for the attributes, contents and holes of all objects, in snapshots too. After each of the others a second passes, and after each copied slot, which within that second leads to a good page of another place \
+         ([audit](audit.md#not-yet)): then each page is read past the cache, also while the store has got a part of an epoch. All layers run in one process, on a device in memory.\n\n\
          Each of the {fields} fields is struck in each way, before and after further legal updates, and each logic bug is made before and after them (that of the end of the log before a sync goes there): {}. \
          Then come the other cells, each once, in an order by seed: the {} injections were in {struck} of the {cells} cells that there are, of field × state × \
          pattern × moment. What cannot be struck is [below](#not-there).\n\n",

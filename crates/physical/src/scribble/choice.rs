@@ -18,11 +18,17 @@ pub enum Pattern {
     Range,
     /// Bits that leave the CRC of the bytes as it is: multiples of its polynomial.
     KeepChecksum,
+    /// A whole slot becomes what another one of the same block is: what it says is good, and of another place. In no field.
+    CopySlot,
 }
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Pattern; 4] = [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum];
+    pub const ALL: [Pattern; 5] =
+        [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum, Pattern::CopySlot];
+
+    /// Those that are of any bytes, whatever these are.
+    pub const OF_BYTES: [Pattern; 4] = [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum];
 
     /// As it is written.
     pub fn name(self) -> &'static str {
@@ -31,11 +37,12 @@ impl Pattern {
             Pattern::Word => "word",
             Pattern::Range => "range",
             Pattern::KeepChecksum => "keep-checksum",
+            Pattern::CopySlot => "copy-slot",
         }
     }
 
     /// Bytes to be inverted from byte `at` on, of a field that begins there and has `length` bytes, in a form of `end`: where they begin, and
-    /// which bits. A range has as many bytes as were `asked` for.
+    /// which bits. A range has as many bytes as were `asked` for. `None` if there is no room, and for what is not [of bytes](Pattern::OF_BYTES).
     pub(super) fn bits(
         self,
         at: usize,
@@ -72,6 +79,7 @@ impl Pattern {
                 }
                 bytes.iter().any(|byte| *byte != 0).then_some((at, bytes))
             }
+            Pattern::CopySlot => None,
         }
     }
 }
@@ -202,6 +210,9 @@ pub enum Missed {
         /// How long it is.
         bytes: usize,
     },
+    /// It has one form, and not several slots of the same.
+    #[error("{0} does not consist of slots, of which one could become what another one is")]
+    NoSlots(MetaKind),
     /// It is in memory that is never locked.
     #[error("{0} is not kept in memory that is locked, so nothing can go astray there")]
     NeverLocked(MetaKind),
@@ -238,11 +249,22 @@ impl Lab<'_> {
         if choice.astray && !kind.is_lockable() {
             return Err(Missed::NeverLocked(kind));
         }
+        let is_copy = choice.pattern == Pattern::CopySlot && choice.bytes.is_none();
+        if is_copy && !kind.has_slots() {
+            return Err(Missed::NoSlots(kind));
+        }
         let mut random = Random::new(choice.seed);
         let mut missed = Missed::Nothing(targets[0]);
         for _ in 0..ATTEMPTS {
             let target = &targets[random.below(targets.len() as u64) as usize];
             let Some(layout) = self.layout(target) else { continue };
+            if is_copy {
+                match self.copy_slot(target, &layout, choice, &mut random) {
+                    Some(struck) => return Ok(struck),
+                    None => missed = Missed::Nothing(*target),
+                }
+                continue;
+            }
             let end = layout.slots * layout.slot_bytes;
             let (at, length) = match choice.place(&layout, &mut random) {
                 Ok(place) => place,
@@ -268,5 +290,17 @@ impl Lab<'_> {
             }
         }
         Err(missed)
+    }
+
+    /// A slot in which something is becomes what another one is; the one that was chosen, or that has the byte that was.
+    fn copy_slot(&self, target: &Target, layout: &Layout, choice: &Choice, random: &mut Random) -> Option<Struck> {
+        let some = |slots: &[usize], random: &mut Random| slots.get(random.below(slots.len() as u64) as usize).copied();
+        let said = choice.slot.or(choice.offset.map(|offset| offset / layout.slot_bytes));
+        let slot = said.or_else(|| some(&layout.used, random))?;
+        let others: Vec<usize> = layout.used.iter().copied().filter(|other| *other != slot).collect();
+        let other = some(&others, random)? * layout.slot_bytes;
+        let bytes = self.with(target, |form| form.bytes())?;
+        let bytes = &bytes[other..other + layout.slot_bytes];
+        self.write(target, slot * layout.slot_bytes, Write::Bytes(bytes), choice.astray)
     }
 }

@@ -193,6 +193,11 @@ impl MetaKind {
         self <= MetaKind::DeadList
     }
 
+    /// Whether it consists of slots of the same form.
+    pub fn has_slots(self) -> bool {
+        self.is_block() || self == MetaKind::Allocator
+    }
+
     /// Whether it is in memory that can be locked ([`crate::locked_block`]).
     pub fn is_lockable(self) -> bool {
         self.is_block() || matches!(self, MetaKind::Label | MetaKind::Superblock)
@@ -476,6 +481,7 @@ impl<'a> Lab<'a> {
         }
         if let Some(trees) = self.trees() {
             trees.look_at_all(base);
+            trees.dirty.values().for_each(|dirty| dirty.checked(base.now_ms()));
         }
         if let Some(mut alloc) = self.alloc() {
             alloc.look_at_all();

@@ -355,6 +355,55 @@ fn what_leads_through_a_changed_block_that_went_bad_is_answered_by_the_last_reco
     }
 }
 
+/// Its page is good, and another one. The block cannot be read again, and nobody waits until the recovery point for which it would be verified.
+#[test]
+fn a_pointer_that_is_copied_over_another_of_a_changed_block_answers_nobody_after_a_second() {
+    const PAGES: u64 = 130;
+    for slot in [1, 40] {
+        let rig = Rig::new();
+        rig.fill(2, PAGES);
+        rig.commit().unwrap();
+        let change = || rig.write(2, 3);
+        change().unwrap();
+        let choice = Choice {
+            states: vec![State::Changed],
+            object: Some((1, 2)),
+            level: Some(1),
+            slot: Some(slot),
+            ..Choice::of(MetaKind::BlockTree, Pattern::CopySlot, 3)
+        };
+        let what = rig.module.lab().strike_chosen(&choice).unwrap().to_string();
+        rig.wait_a_second();
+        (0..PAGES).for_each(|page| is_right(&rig, page, &what));
+        assert_eq!(rig.module.status().counters.restarts, 1, "{what}");
+        goes_on(&rig, &what, change);
+        (0..PAGES).for_each(|page| is_right(&rig, page, &what));
+        assert_eq!(rig.stored().0, 1, "{what}");
+    }
+}
+
+/// Who changes something in it, or below it, has found his way through it.
+#[test]
+fn a_changed_block_is_verified_after_a_second_before_it_is_changed_further() {
+    for (level, page) in [(1, 4), (2, 70)] {
+        let rig = Rig::new();
+        rig.fill(2, 130);
+        rig.commit().unwrap();
+        rig.write(2, 3).unwrap();
+        let (states, object) = (vec![State::Changed], Some((1, 2)));
+        let choice = Choice::of(MetaKind::BlockTree, Pattern::CopySlot, 3);
+        let choice = Choice { states, object, level: Some(level), slot: Some(2), ..choice };
+        let what = rig.module.lab().strike_chosen(&choice).unwrap().to_string();
+        rig.write(2, 3).unwrap();
+        assert_eq!(rig.module.status().counters.scribbles, 0, "{what}, within the second");
+        rig.wait_a_second();
+        assert!(matches!(rig.write(2, page), Err(Error::GivenUp(_))), "{what}");
+        assert_eq!(rig.module.status().counters.scribbles, 1, "{what}");
+        goes_on(&rig, &what, || rig.write(2, page));
+        rig.stored();
+    }
+}
+
 #[test]
 fn a_scrub_does_not_blame_the_device_for_what_went_bad_in_memory_a_moment_ago() {
     let tree = Choice {
