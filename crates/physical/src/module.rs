@@ -14,7 +14,7 @@ use crate::scribble::Moment;
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
-use crate::tree::Trees;
+use crate::tree::{FindNode, Trees};
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
@@ -361,7 +361,9 @@ impl ObjectStore for Module {
         }
         let mut found = Vec::with_capacity(count);
         while found.len() < count {
-            let Some(id) = self.surely(|| self.trees().find_free_id(&self.base, domain, next.get()))? else {
+            // What the map calls in use is asked of nobody else.
+            let node: FindNode = if found.is_empty() { Trees::node_now } else { Trees::node };
+            let Some(id) = self.surely(|| self.trees().find_free_id(&self.base, domain, next.get(), node))? else {
                 return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: next.get() });
             };
             found.push(ObjectId(id));

@@ -526,6 +526,18 @@ fn holes_and_attributes_are_believed_only_of_what_has_been_verified_just_now() {
     }
 }
 
+/// An object would have another number than it should, and a number would be nobody's. No time passes here.
+#[test]
+fn no_id_is_passed_over_for_a_map_that_has_just_gone_bad() {
+    let rig = Rig::new();
+    let map = system_key(crate::objects::map_of(DomainId::MAIN));
+    let targets = rig.module.lab().targets(MetaKind::Map);
+    let target = targets.iter().find(|target| target.key().object_key() == map).expect("it was just written");
+    let struck = rig.module.lab().strike(target, 0, &[1 << 3]).expect("it is there");
+    assert_eq!(rig.module.new_objects(DomainId::MAIN, 2).unwrap(), [ObjectId(3), ObjectId(4)], "{struck}");
+    assert_eq!(rig.module.status().counters.scribbles, 1, "{struck}");
+}
+
 /// Nor is what two states of a domain have in common looked at again, or which snapshot was asked. No time passes here.
 #[test]
 fn what_has_changed_is_told_by_what_has_been_verified_just_now() {
