@@ -5,9 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::page::each_asked_for;
 use crate::rolling::{crc32c_each, crc64_each};
-use crate::sums::{xor64_copied, xor64_each};
+use crate::sums::{xor64_copied, xor64_each, xxh3, xxh3_each};
 use crate::{Digest, Mismatch, PAGE_SIZE, crc32c, crc64, crc64_copied, fletcher256, xor64};
 
 /// Length in bytes of the longest checksum.
@@ -114,7 +113,7 @@ impl Algorithm {
             Algorithm::Crc64Nvme => Checksum::crc64(crc64(bytes)),
             Algorithm::Crc32c => Checksum::of_le(self, &crc32c(bytes).to_le_bytes()),
             Algorithm::Fletcher256 => Checksum::of_le(self, &fletcher256(bytes)),
-            Algorithm::Xxh3 => Checksum::of_le(self, &twox_hash::XxHash3_64::oneshot(bytes).to_le_bytes()),
+            Algorithm::Xxh3 => Checksum::of_le(self, &xxh3(bytes).to_le_bytes()),
             Algorithm::Blake3 => Checksum::of_le(self, blake3::hash(bytes).as_bytes()),
         }
     }
@@ -158,7 +157,7 @@ impl Algorithm {
             Algorithm::Xor64 => xor64_each(blocks, numbers),
             Algorithm::Crc64Nvme => crc64_each(blocks, numbers),
             Algorithm::Crc32c => crc32c_each(blocks, numbers),
-            Algorithm::Xxh3 => each_asked_for(blocks, numbers, twox_hash::XxHash3_64::oneshot),
+            Algorithm::Xxh3 => xxh3_each(blocks, numbers),
             Algorithm::Fletcher256 | Algorithm::Blake3 => panic!("a checksum of {self} is no number of 8 bytes"),
         }
     }

@@ -10,6 +10,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 mod fletcher;
+mod xxh3;
 
 pub(crate) use fletcher::FletcherColumns;
 use fletcher::{Lanes256, Lanes512, fletcher_avx2, fletcher_avx512, fletcher_block_avx512};
@@ -103,6 +104,17 @@ pub(crate) fn fletcher_columns(words: &[[u8; 16]]) -> Option<(usize, FletcherCol
 pub(crate) fn fletcher_of_block(block: &[u8; PAGE_SIZE]) -> Option<FletcherColumns> {
     // SAFETY: the feature was detected.
     has_wide().then(|| unsafe { fletcher_block_avx512(block) })
+}
+
+/// XXH3-64 of a block, while `ahead`, which is summed soon after it, is asked for; or nothing, if the CPU has not AVX-512.
+#[inline]
+pub(crate) fn xxh3(block: &[u8; PAGE_SIZE], ahead: Option<&[u8; PAGE_SIZE]>) -> Option<u64> {
+    has_wide().then(|| match ahead {
+        // SAFETY: the feature was detected.
+        Some(ahead) => unsafe { xxh3::xxh3_avx512(block, |row| prefetch_row(ahead, row)) },
+        // SAFETY: as above.
+        None => unsafe { xxh3::xxh3_avx512(block, |_| {}) },
+    })
 }
 
 /// So many blocks are summed side by side.

@@ -1,8 +1,8 @@
 //! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
 
-use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
 use crate::page::{are_neighbours, ask_for_starts, by_twos};
+use crate::page::{each_asked_for, is_followed};
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
 use crate::{PAGE_SIZE, prefetch_ahead};
@@ -37,6 +37,36 @@ pub(crate) fn xor64_portable(bytes: &[u8]) -> u64 {
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
     body ^ u64::from_le_bytes(last)
+}
+
+/// XXH3-64 with its default secret: of a block by code of our own where the CPU has AVX-512, else by the library.
+#[inline]
+pub(crate) fn xxh3(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if let Ok(block) = bytes.try_into()
+        && let Some(sum) = simd::xxh3(block, None)
+    {
+        return sum;
+    }
+    twox_hash::XxHash3_64::oneshot(bytes)
+}
+
+/// The same of blocks that come from memory.
+pub(crate) fn xxh3_each(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd::has_wide() {
+        let left_over = by_twos(blocks, |first, two, next| {
+            for (of, block) in two.iter().enumerate() {
+                let sum = simd::xxh3(block, next.map(|next| next[of]));
+                sums[first + of] = sum.unwrap_or_else(|| xxh3(*block));
+            }
+        });
+        if let (Some(block), Some(sum)) = (left_over, sums.last_mut()) {
+            *sum = xxh3(block);
+        }
+        return;
+    }
+    each_asked_for(blocks, sums, xxh3);
 }
 
 /// Fletcher-256: over the 128-bit little-endian words w₁ … wₙ, with M = 2^128 − 1,

@@ -116,6 +116,20 @@ proptest! {
     }
 }
 
+/// The library is the judge. Each bit of a block counts, and the block is read as the library reads it.
+#[test]
+fn xxh3_of_a_block_is_the_librarys() {
+    let mut block: [u8; PAGE_SIZE] = std::array::from_fn(|at| ((at as u32).wrapping_mul(2_654_435_761) >> 24) as u8);
+    let judged = |block: &[u8; PAGE_SIZE]| twox_hash::XxHash3_64::oneshot(block);
+    for special in [[0; PAGE_SIZE], [0xff; PAGE_SIZE], block] {
+        assert_eq!(crate::sums::xxh3(&special), judged(&special));
+    }
+    for at in 0..PAGE_SIZE {
+        block[at] ^= 1 << (at % 8);
+        assert_eq!(crate::sums::xxh3(&block), judged(&block), "byte {at}");
+    }
+}
+
 /// Longer than a segment of the vector code.
 #[test]
 fn long_fletcher() {
