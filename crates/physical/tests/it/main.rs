@@ -1,5 +1,6 @@
 //! Integration tests of the physical layer on devices in memory.
 
+mod around_the_hook;
 mod basic;
 mod crash;
 mod damage;
