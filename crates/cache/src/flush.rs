@@ -116,7 +116,10 @@ impl Cache {
             let written = loop {
                 match attempt(&mut frozen) {
                     Err(Error::GivenUp(why)) => {
-                        let (epoch, transactions) = (frozen.epoch, Involved(&frozen));
+                        let suspects = self.store.suspects();
+                        let suspects = suspects.iter().filter(|key| key.domain == self.domain).map(|key| key.object);
+                        let transactions = Involved { frozen: &frozen, suspects: &suspects.collect::<Vec<_>>() };
+                        let epoch = frozen.epoch;
                         tracing::warn!(%why, epoch, %transactions, "an epoch is given up");
                         self.store.begin_anew()?;
                     }

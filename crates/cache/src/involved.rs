@@ -1,27 +1,49 @@
 //! Which transactions an epoch has, for the report of one that is given up: whoever looks for a logic bug begins with them.
 
-use crate::state::FrozenEpoch;
-use holdfast_object::Op;
+use crate::state::{FrozenEpoch, FrozenObject};
+use holdfast_object::{ObjectId, Op};
 use std::fmt;
 
 /// Most operations, and most objects, that are told.
 const TOLD_MAX: usize = 24;
 
-/// The transactions of an epoch: in the order in which they were admitted what is more than new contents and attributes, of those the outcome.
-pub(crate) struct Involved<'a>(pub(crate) &'a FrozenEpoch);
+/// The transactions of an epoch: in the order in which they were admitted what is more than new contents and attributes, of those the outcome. First
+/// all that is about the objects in question, however late it came.
+pub(crate) struct Involved<'a> {
+    pub(crate) frozen: &'a FrozenEpoch,
+    /// Objects that the failure is about, as far as the store can tell.
+    pub(crate) suspects: &'a [ObjectId],
+}
+
+impl Involved<'_> {
+    fn is_about(&self, op: &Op) -> bool {
+        let is_source = matches!(op, Op::Copy { source, .. } if self.suspects.contains(source));
+        is_source || self.suspects.contains(&op.target())
+    }
+}
 
 impl fmt::Display for Involved<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FrozenEpoch { sequence, ops, objects, .. } = self.0;
+        let FrozenEpoch { sequence, ops, objects, .. } = self.frozen;
         match sequence.get() {
             Some(sequence) => write!(f, "all up to transaction {sequence}")?,
             None => f.write_str("all up to a transaction whose number has gone bad")?,
         }
-        list(f, "operations", ops, |f, op| Operation(op).fmt(f))?;
-        list(f, "objects changed", objects, |f, object| match object.pages.len() {
+        let outcome = |f: &mut fmt::Formatter<'_>, object: &FrozenObject| match object.pages.len() {
             0 => write!(f, "attributes of {}", object.id),
             pages => write!(f, "{pages} pages of {}", object.id),
-        })
+        };
+        if !self.suspects.is_empty() {
+            list(f, "objects in question", self.suspects, |f, id| write!(f, "{id}"))?;
+            let about: Vec<&Op> = ops.iter().filter(|op| self.is_about(op)).collect();
+            list(f, "operations on them", &about, |f, op| Operation(op).fmt(f))?;
+            let changed: Vec<&FrozenObject> =
+                objects.iter().filter(|object| self.suspects.contains(&object.id)).collect();
+            list(f, "of them changed", &changed, |f, object| outcome(f, object))?;
+            f.write_str("; of all")?;
+        }
+        list(f, "operations", ops, |f, op| Operation(op).fmt(f))?;
+        list(f, "objects changed", objects, outcome)
     }
 }
 
@@ -67,9 +89,8 @@ mod tests {
     use super::*;
     use crate::frozen::{FrozenOps, Places};
     use crate::sealed_attributes::SealedAttributes;
-    use crate::state::FrozenObject;
     use crate::thrice::Thrice;
-    use holdfast_object::{Attributes, Class, Kind, ObjectId, Timestamp};
+    use holdfast_object::{Attributes, Class, Kind, Timestamp};
 
     #[test]
     fn operations_come_in_order_and_not_too_many() {
@@ -94,13 +115,17 @@ mod tests {
             errors: 0,
         };
         assert_eq!(
-            Involved(&epoch).to_string(),
+            Involved { frozen: &epoch, suspects: &[] }.to_string(),
             "all up to transaction 9; 2 operations: create #5 (Regular), delete #4; 1 objects changed: attributes of #5"
         );
         epoch.ops = FrozenOps::new((0..100).map(|id| Op::Truncate { id: ObjectId(id), size: 7 }).collect()).unwrap();
         epoch.objects.clear();
-        let told = Involved(&epoch).to_string();
+        let told = Involved { frozen: &epoch, suspects: &[] }.to_string();
         assert!(told.contains("; 100 operations: cut #0 to 7 bytes, cut #1"), "{told}");
         assert!(told.ends_with("cut #23 to 7 bytes, and 76 more; 0 objects changed"), "{told}");
+        epoch.objects.push(object(99));
+        let told = Involved { frozen: &epoch, suspects: &[ObjectId(99)] }.to_string();
+        let first = "all up to transaction 9; 1 objects in question: #99; 1 operations on them: cut #99 to 7 bytes; 1 of them changed: attributes of #99; of all; 100 operations: cut #0";
+        assert!(told.starts_with(first), "{told}");
     }
 }

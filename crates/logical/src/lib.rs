@@ -203,6 +203,10 @@ impl ObjectStore for Logical {
         self.modules.iter().fold(given_up, |_, module| module.give_up(why.clone()))
     }
 
+    fn suspects(&self) -> Vec<ObjectKey> {
+        self.modules.iter().flat_map(|module| module.suspects()).collect()
+    }
+
     fn begin_anew(&self) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.begin_anew())
     }

@@ -231,6 +231,10 @@ pub trait ObjectStore: Send + Sync {
     /// [`Error::GivenUp`] that all answer from then on; see [`ObjectStore::begin_anew`].
     fn give_up(&self, why: Corruption) -> Error;
 
+    /// After [`Error::GivenUp`] for a logic bug, and before [`ObjectStore::begin_anew`]: the objects that it is about, as far as the store can tell, for the
+    /// report. None after anything else.
+    fn suspects(&self) -> Vec<ObjectKey>;
+
     /// After [`Error::GivenUp`], which all that is for the next recovery point answers from then on: what has been applied since the last recovery point
     /// is forgotten, and what is known of that one is read from the device again. Blocks written ahead and reservations stay. The epoch can
     /// be applied anew. Does nothing if nothing was given up.

@@ -47,6 +47,8 @@ pub(crate) struct Disk {
     over: AtomicBool,
     /// What of the epoch being built has gone bad in memory.
     given_up: Mutex<Option<Corruption>>,
+    /// Objects that the logic bug is about for which it is, if it is one.
+    suspects: Mutex<Vec<ObjectKey>>,
     pub(crate) counters: Counters,
     /// Newest epoch that anything on the device can have been born in.
     newest: Watched,
@@ -85,6 +87,7 @@ impl Disk {
             latch: OnceLock::new(),
             over: AtomicBool::new(false),
             given_up: Mutex::default(),
+            suspects: Mutex::default(),
             ambush: Ambush::default(),
             counters: Counters::default(),
             newest: Watched::new(0),
@@ -213,9 +216,22 @@ impl Disk {
         self.given_up.lock().clone()
     }
 
+    /// What no recovery point is going to be made for is about these objects. The first ones count.
+    pub(crate) fn suspect(&self, objects: Vec<ObjectKey>) {
+        if self.given_up().is_none() {
+            *self.suspects.lock() = objects;
+        }
+    }
+
+    /// Which objects that is about, as far as it can be told.
+    pub(crate) fn suspects(&self) -> Vec<ObjectKey> {
+        self.suspects.lock().clone()
+    }
+
     /// What there is in memory is that of the last recovery point.
     pub(crate) fn begun_anew(&self) {
         *self.given_up.lock() = None;
+        self.suspects.lock().clear();
     }
 
     /// `Err` if the module takes no changes, or none of the epoch being built.

@@ -499,6 +499,10 @@ impl ObjectStore for Module {
         self.disk().give_up(why)
     }
 
+    fn suspects(&self) -> Vec<ObjectKey> {
+        self.disk().suspects()
+    }
+
     fn begin_anew(&self) -> Result<()> {
         self.begin_epoch_anew()
     }

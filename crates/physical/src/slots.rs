@@ -2,6 +2,7 @@
 //! future. Each block that is read is judged by it, and of each that is written the slots that have changed, whether or not anything is audited:
 //! no sum says that a single value can be none, and `audit=none` makes no sums.
 
+use crate::audit::owner;
 use crate::base::Base;
 use crate::disk::Disk;
 use crate::format::{
@@ -192,6 +193,8 @@ impl Trees {
         let Some(misfit) = self.misfit_in_words(base) else { return Ok(()) };
         // If somebody has written to it who must not, that is told.
         self.verify_written(base)?;
+        let of_slot = self.misfit.as_ref().and_then(|(key, _, misfit)| owner(*key, misfit.slot));
+        base.disk.suspect(of_slot.into_iter().collect());
         Err(self.give_up_as_wrong(base, epoch, "slots that can be what they say", &[misfit]))
     }
 

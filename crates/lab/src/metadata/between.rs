@@ -281,6 +281,10 @@ impl ObjectStore for Between {
         self.module.give_up(why)
     }
 
+    fn suspects(&self) -> Vec<ObjectKey> {
+        self.module.suspects()
+    }
+
     fn begin_anew(&self) -> Result<()> {
         self.module.begin_anew()
     }

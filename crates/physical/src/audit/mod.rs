@@ -18,11 +18,13 @@ mod compared;
 mod offender;
 mod scribble;
 mod sums;
+mod suspects;
 mod twin;
 
 pub(crate) use changes::Changes;
 pub(crate) use holdfast_integrity::SetDigest as Digest;
 pub(crate) use sums::{Audit, KeptStart, Listed, listed_digest};
+pub(crate) use suspects::owner;
 pub(crate) use twin::Twin;
 
 use crate::base::Base;
@@ -272,17 +274,29 @@ struct Failure {
     right: Digest,
     /// Where, if it is about what single blocks must be.
     at: Option<String>,
+    /// Objects that it is about, as far as that can be told.
+    suspects: Vec<ObjectKey>,
+}
+
+impl Failure {
+    /// The one number in which the sides differ, if it is one. None is of a number that counts alone.
+    fn only(left: Digest, right: Digest) -> Option<u64> {
+        (left - right).only().filter(|number| *number != 0)
+    }
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Equation { name, left, right, .. } = self.equation;
         write!(f, "\"{name}\": {left}, is {}; {right}, is {}", self.left, self.right)?;
-        // None is of a number that counts alone.
-        if let Some(number) = (self.left - self.right).only().filter(|number| *number != 0) {
+        if let Some(number) = Failure::only(self.left, self.right) {
             write!(f, "; they differ in {number} only")?;
         }
-        f.write_str(self.at.as_deref().unwrap_or_default())
+        f.write_str(self.at.as_deref().unwrap_or_default())?;
+        match self.suspects.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; it is about {}", named(&self.suspects)),
+        }
     }
 }
 
@@ -329,7 +343,13 @@ impl Trees {
         };
         let failed = EQUATIONS.iter().filter_map(|equation| {
             let (left, right) = (equation.sides)(&facts);
-            (left != right).then(|| Failure { equation, left, right, at: self.offender(base, equation.name, &facts) })
+            (left != right).then(|| {
+                let (at, owner) = self.offender(base, equation.name, &facts).unzip();
+                let only = Failure::only(left, right);
+                let mut suspects = self.suspects(base, equation.name, only, &facts);
+                suspects.extend(owner.flatten());
+                Failure { equation, left, right, at, suspects }
+            })
         });
         let failed: Vec<Failure> = failed.collect();
         if failed.is_empty() {
@@ -337,8 +357,12 @@ impl Trees {
         }
         // What somebody has written to a block who must not gets into the sums when the block is changed the next time.
         self.verify_written(base)?;
+        // What explains others comes first.
+        let suspects = failed.iter().find(|failure| !failure.suspects.is_empty());
+        let suspects = suspects.map_or_else(Vec::new, |failure| failure.suspects.clone());
         let failed = failed.iter().map(ToString::to_string).chain(self.misfit_in_words(base));
         let failed: Vec<String> = failed.collect();
+        base.disk.suspect(suspects);
         Err(self.give_up_as_wrong(base, next.epoch, "the same on both sides of all equations", &failed))
     }
 
@@ -353,11 +377,14 @@ impl Trees {
 /// Most objects that are named.
 const NAMED_MAX: usize = 16;
 
+fn named(objects: &[ObjectKey]) -> String {
+    let named: Vec<String> = objects.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+    named.join(", ") + if objects.len() > named.len() { ", …" } else { "" }
+}
+
 fn failure(base: &Base, epoch: Epoch, expected: &str, failed: &[String], objects: &mut [ObjectKey]) -> Corruption {
     objects.sort_unstable();
-    let named: Vec<String> = objects.iter().take(NAMED_MAX).map(ToString::to_string).collect();
-    let more = if objects.len() > named.len() { ", …" } else { "" };
-    let changed = format!("{} objects changed in it ({}{more})", objects.len(), named.join(", "));
+    let changed = format!("{} objects changed in it ({})", objects.len(), named(objects));
     let got = format!(
         "not so: {} (a logic bug, to be reported; nothing of the epoch is stored; {changed})",
         failed.join(" | ")

@@ -1,7 +1,7 @@
 //! Which block has the pointer that an equation of what each block must be by itself has found: sums do not say. It is looked for in the changed
 //! blocks when such an equation does not hold, and not before, so it costs nothing where all is well.
 
-use super::{Facts, LABEL_BLOCKS};
+use super::{Facts, LABEL_BLOCKS, owner};
 use crate::base::Base;
 use crate::format::blockptr::{Glance, PointerKind};
 use crate::format::record::RecordGlance;
@@ -9,7 +9,7 @@ use crate::format::{DeadRun, SystemKind};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::objects::system_kind;
 use crate::tree::Trees;
-use holdfast_object::Epoch;
+use holdfast_object::{Epoch, ObjectKey};
 
 /// What pointers must be, whatever the others are.
 struct Limits {
@@ -56,9 +56,9 @@ impl Facts<'_> {
 }
 
 impl Trees {
-    /// For people: the first of the changed blocks that has something against this equation, and in which slot; nothing if it is none of those about
-    /// single pointers.
-    pub(super) fn offender(&self, base: &Base, name: &str, facts: &Facts<'_>) -> Option<String> {
+    /// For people: the first of the changed blocks that has something against this equation, and in which slot; with the object that it is of, if it is
+    /// one's. Nothing if it is none of those about single pointers.
+    pub(super) fn offender(&self, base: &Base, name: &str, facts: &Facts<'_>) -> Option<(String, Option<ObjectKey>)> {
         let offends = of_equation(name)?;
         let limits = Limits { newest: facts.next.epoch, last: facts.last_block() };
         let mut keys: Vec<_> = self.dirty.keys().copied().collect();
@@ -70,14 +70,15 @@ impl Trees {
             let [address, _] = dirty.address.get().unwrap_or_default();
             let mut place = key.place(&base.disk, address);
             place.address = place.address.filter(|_| address != 0);
-            Some(format!("; slot {slot} of {place}"))
+            Some((format!("; slot {slot} of {place}"), owner(key, slot)))
         };
         Some(keys.into_iter().find_map(of_block).unwrap_or_else(|| {
             let root = Glance::of(&facts.next.root.root);
-            match offends(&limits, &root, facts.next.root.levels) {
-                true => "; the pointer in the superblock".into(),
-                false => "; no changed block has it any more".into(),
-            }
+            let told = match offends(&limits, &root, facts.next.root.levels) {
+                true => "; the pointer in the superblock",
+                false => "; no changed block has it any more",
+            };
+            (told.into(), None)
         }))
     }
 }
