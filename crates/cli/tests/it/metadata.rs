@@ -657,6 +657,7 @@ fn what_cannot_be_struck_is_refused_and_says_why() {
         ("--memory --kind bitmap --offset 4096", 1, "there is no byte 4096: it has 4096, from byte 0 on"),
         ("--memory --kind bitmap --offset 4000 --length 97", 1, "there is no byte 4096"),
         ("--memory --kind label --pattern copy-slot", 1, "label does not consist of slots"),
+        ("--memory --kind record --pattern keep-all", 1, "record is no block with two sums of its own"),
         ("--memory --kind label --field nonsense", 1, "has a field nonsense; there are: magic,"),
         (
             "--memory --kind block-tree --object 99 --level 3",

@@ -70,7 +70,7 @@ impl Attributes {
             Pattern::Word => (1, Box::new(word)),
             Pattern::Range => (2 + random.below(RANGE_FIELDS - 1), Box::new(word)),
             Pattern::KeepChecksum => (2, Box::new(move |_| same)),
-            Pattern::CopySlot => return None,
+            Pattern::KeepAll | Pattern::CopySlot => return None,
         };
         let mut hit = Vec::new();
         for (name, _) in ATTRIBUTE_FIELDS.iter().skip(first).take(count as usize) {

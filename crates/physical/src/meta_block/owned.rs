@@ -130,6 +130,11 @@ impl OwnedBlock {
         Arc::make_mut(&mut self.block).scribbled()
     }
 
+    /// The same, with the sums of its bytes taken along.
+    pub(crate) fn scribbled_unseen(&mut self, at: usize, bytes: &[u8]) {
+        Arc::make_mut(&mut self.block).scribbled_unseen(at, bytes);
+    }
+
     /// The same for what has been counted of it, if something has.
     pub(crate) fn scribbled_changes(&mut self) -> Option<Cells<'_>> {
         let Watched::Counted(Some(changes), _) = &mut self.watched else { return None };

@@ -18,14 +18,17 @@ pub enum Pattern {
     Range,
     /// Bits that leave the CRC of the bytes as it is: multiples of its polynomial.
     KeepChecksum,
+    /// A word, and both sums of the block follow it, as if it were bits that neither of them sees: only the audit can find it, if it has an equation for
+    /// what is struck, and something legal is changed in that place.
+    KeepAll,
     /// A whole slot becomes what another one of the same block is: what it says is good, and of another place. In no field.
     CopySlot,
 }
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Pattern; 5] =
-        [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum, Pattern::CopySlot];
+    pub const ALL: [Pattern; 6] =
+        [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum, Pattern::KeepAll, Pattern::CopySlot];
 
     /// Those that are of any bytes, whatever these are.
     pub const OF_BYTES: [Pattern; 4] = [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum];
@@ -37,6 +40,7 @@ impl Pattern {
             Pattern::Word => "word",
             Pattern::Range => "range",
             Pattern::KeepChecksum => "keep-checksum",
+            Pattern::KeepAll => "keep-all",
             Pattern::CopySlot => "copy-slot",
         }
     }
@@ -79,7 +83,7 @@ impl Pattern {
                 }
                 bytes.iter().any(|byte| *byte != 0).then_some((at, bytes))
             }
-            Pattern::CopySlot => None,
+            Pattern::KeepAll | Pattern::CopySlot => None,
         }
     }
 }
@@ -213,6 +217,9 @@ pub enum Missed {
     /// It has one form, and not several slots of the same.
     #[error("{0} does not consist of slots, of which one could become what another one is")]
     NoSlots(MetaKind),
+    /// It is no block that has sums beside it.
+    #[error("{0} is no block with two sums of its own that could be taken along")]
+    NoSums(MetaKind),
     /// It is in memory that is never locked.
     #[error("{0} is not kept in memory that is locked, so nothing can go astray there")]
     NeverLocked(MetaKind),
@@ -253,6 +260,10 @@ impl Lab<'_> {
         if is_copy && !kind.has_slots() {
             return Err(Missed::NoSlots(kind));
         }
+        let is_unseen = choice.pattern == Pattern::KeepAll;
+        if is_unseen && (!kind.is_block() || choice.astray) {
+            return Err(Missed::NoSums(kind));
+        }
         let mut random = Random::new(choice.seed);
         let mut missed = Missed::Nothing(targets[0]);
         for _ in 0..ATTEMPTS {
@@ -279,6 +290,10 @@ impl Lab<'_> {
             }
             let struck = match &choice.bytes {
                 Some(bytes) => self.write(target, at, Write::Bytes(bytes), choice.astray),
+                None if is_unseen => {
+                    let bits = Pattern::Word.bits(at, length, end, None, &mut random);
+                    bits.and_then(|(at, bits)| self.strike_unseen(target, at, &bits))
+                }
                 None => choice
                     .pattern
                     .bits(at, length, end, choice.length, &mut random)

@@ -404,6 +404,16 @@ pub struct Struck {
     pub after: Vec<u8>,
 }
 
+impl Struck {
+    /// `None`: nothing differs.
+    fn of(target: &Target, layout: &Layout, before: &[u8], after: &[u8]) -> Option<Struck> {
+        let differs = |at: &usize| before[*at] != after[*at];
+        let (first, last) = ((0..before.len()).find(differs)?, (0..before.len()).rfind(differs)?);
+        let [before, after] = [before, after].map(|bytes| bytes[first..=last].to_vec());
+        Some(Struck { target: *target, offset: first, field: layout.name(first), before, after })
+    }
+}
+
 impl std::fmt::Display for Struck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let hex = |bytes: &[u8]| bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -691,10 +701,30 @@ impl<'a> Lab<'a> {
             }
             (layout, before, form.bytes())
         })?;
-        let differs = |at: &usize| before[*at] != after[*at];
-        let (first, last) = ((0..before.len()).find(differs)?, (0..before.len()).rfind(differs)?);
-        let [before, after] = [before, after].map(|bytes| bytes[first..=last].to_vec());
-        Some(Struck { target: *target, offset: first, field: layout.name(first), before, after })
+        Struck::of(target, &layout, &before, &after)
+    }
+
+    /// Inverts bits of a block, and takes both of its sums along: what no checksum sees, but no equation has counted either. `None` as for
+    /// [`Lab::strike`], and for what is no block.
+    pub fn strike_unseen(&self, target: &Target, at: usize, pattern: &[u8]) -> Option<Struck> {
+        let (layout, before) = self.with(target, |form| (layout(target.kind, &form), form.bytes()))?;
+        let old = before.get(at..at.checked_add(pattern.len())?)?;
+        let new: Vec<u8> = old.iter().zip(pattern).map(|(old, flipped)| old ^ flipped).collect();
+        let (module, key) = (self.module, target.key());
+        match target.state {
+            _ if !target.kind.is_block() => return None,
+            State::Changed => self.trees()?.dirty.get_mut(&key)?.block.scribbled_unseen(at, &new),
+            _ => {
+                let cache = &module.base.cache;
+                let (_, checked_ms) = cache.get(key, target.address)?;
+                let birth = cache.birth(key, target.address, module.disk().newest())?;
+                let mut block = cache.take(key, target.address)?;
+                Arc::make_mut(&mut block).scribbled_unseen(at, &new);
+                cache.put(key, target.address, birth, block, checked_ms);
+            }
+        }
+        let after = self.with(target, |form| form.bytes())?;
+        Struck::of(target, &layout, &before, &after)
     }
 
     /// Flips a bit of something. `seed` says of what and which, 64 random bits; whoever counts up gets each kind in turn. Left out is what

@@ -9,11 +9,16 @@ use std::collections::BTreeSet;
 /// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
 fn rig() -> Rig {
     let rig = Rig::new();
+    prepare(&rig);
+    rig
+}
+
+fn prepare(rig: &Rig) {
     rig.make(3);
     rig.fill(2, 70);
     rig.fill(3, 4);
     rig.commit().unwrap();
-    copy(&rig, 3, 10);
+    copy(rig, 3, 10);
     rig.commit().unwrap();
     let made = Timestamp { secs: 1, nanos: 0 };
     rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "before", made).unwrap();
@@ -21,8 +26,7 @@ fn rig() -> Rig {
     rig.commit().unwrap();
     rig.fill(2, 5);
     rig.make(4);
-    copy(&rig, 3, 20);
-    rig
+    copy(rig, 3, 20);
 }
 
 fn copy(rig: &Rig, target: u64, target_first: u64) {
@@ -638,3 +642,5 @@ fn a_record_is_not_believed_of_a_changed_block_that_went_bad() {
     goes_on(&rig, &struck, || rig.write(2, 3));
     rig.stored();
 }
+
+mod unseen;
