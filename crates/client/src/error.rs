@@ -41,10 +41,10 @@ pub struct Error {
     /// write whose bytes were taken and could not be made durable, as the descriptor asks (`O_SYNC`, `O_DSYNC`), those of the failed part as well: they
     /// are in the file, but perhaps not on the disk. (A mount of before it told that leaves them out.)
     pub done: usize,
-    /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known. A read has all of the transfer that are bad. Of what had gone bad before
+    /// The blocks that are bad, ascending; of 4 KiB, counted from the start of the file. Empty where that is not known, and where a device failed to write. A read has all of the transfer that are bad, or those that it finds within a second: a disk that fails may take long for each. Of what had gone bad before
     /// (not [`Error::in_transfer`]) a write has also those beside its own bytes, 1024 at most.
     pub blocks: Vec<u64>,
-    /// The 4 KiB block of the device that the first of them is in, where one is concerned and known.
+    /// The 4 KiB block of the device that the first of them is in, or that it failed to write, where one is concerned and known.
     pub device_address: Option<u64>,
     /// The system's error number.
     pub errno: i32,

@@ -11,9 +11,12 @@ use holdfast_integrity::{Algorithm, Checksum};
 use holdfast_interface::{BLOCK_BYTES, Command, Operation, Request, Status, blocks, decode_sums, parts, pieces};
 use std::io::IoSliceMut;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 /// How often bad blocks are asked for again.
 const ATTEMPTS_MAX: usize = 4;
+/// How long more bad blocks are asked for.
+const ASKING_MAX: Duration = Duration::from_secs(1);
 
 /// A transfer in progress.
 pub(crate) struct Read<'a, 'b> {
@@ -92,10 +95,14 @@ impl Read<'_, '_> {
     }
 
     /// A mount names the first bad block that it meets. Those behind it are asked for one by one, so that the error has all that are bad in this
-    /// transfer.
+    /// transfer; a disk that fails may take long for each, so for a second at most.
     fn with_all_bad(&mut self, mut error: Error, total: usize) -> Error {
         let Some(&last) = error.blocks.iter().max() else { return error };
+        let begun = Instant::now();
         for piece in pieces(self.offset, total).filter(|piece| piece.block > last) {
+            if begun.elapsed() > ASKING_MAX {
+                break;
+            }
             match self.inline(piece.range.start, piece.range.len(), true) {
                 Ok((0, _)) => break,
                 Ok(_) => {}

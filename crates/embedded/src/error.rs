@@ -72,7 +72,7 @@ fn word(operation: Operation) -> &'static str {
 }
 
 impl Error {
-    /// Whether bytes are bad, and then where: in memory, or on the device.
+    /// Whether bytes are bad or the device failed, and then where: in memory, or on the device.
     pub fn side(&self) -> Option<Side> {
         match self {
             Error::Transfer { .. } => Some(Side::Memory),
@@ -80,7 +80,7 @@ impl Error {
         }
     }
 
-    /// The blocks that are bad, as far as is known.
+    /// The blocks that are bad or cannot be read, as far as is known. What the device failed to write has none: it is whatever was not synced.
     pub fn blocks(&self) -> Vec<u64> {
         match self {
             Error::Transfer { blocks, .. } => blocks.clone(),
@@ -88,12 +88,18 @@ impl Error {
         }
     }
 
-    /// The 4 KiB block of the device that is bad, if one is concerned and known.
+    /// The name of the device that has bad bytes or failed, if one is concerned and known. (What it was asked to do is told in words.)
+    pub fn device(&self) -> Option<&str> {
+        self.damage()?.device
+    }
+
+    /// The 4 KiB block of the device that is bad or with which it failed, if one is concerned and known; the first of several that it was
+    /// asked for at once.
     pub fn device_address(&self) -> Option<u64> {
         self.damage()?.device_address
     }
 
-    fn damage(&self) -> Option<Damage> {
+    fn damage(&self) -> Option<Damage<'_>> {
         match self {
             Error::Failed { source, .. } | Error::Name { source, .. } => source.damage(),
             _ => None,

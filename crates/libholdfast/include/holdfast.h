@@ -57,7 +57,7 @@ struct holdfast_error {
     uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good; of a
                                 write whose bytes were taken but could not be made durable (O_SYNC, O_DSYNC), those of the failed part
                                 as well: they are in the file (from version 0x00010004 on; before, they were left out) */
-    uint64_t device_address; /* the 4 KiB block of the device, or HOLDFAST_NO_ADDRESS */
+    uint64_t device_address; /* the 4 KiB block of the device, bad or with which it failed, or HOLDFAST_NO_ADDRESS */
     uint64_t blocks[HOLDFAST_ERROR_BLOCKS]; /* the first bad blocks of the file, ascending */
     char text[200];          /* in words, ends with NUL: what failed and where, which side and blocks are bad and what can be done, then
                                 details; if these have no room, "…" in UTF-8 stands for what was cut off */

@@ -1,6 +1,6 @@
 //! Errors with a place. No errno here: that is decided where the kernel is spoken to.
 
-use crate::{DomainId, ObjectId, ObjectKey};
+use crate::{DomainId, ObjectId, ObjectKey, PageIndex};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -100,6 +100,8 @@ pub struct DeviceFault {
     pub address: Option<u64>,
     /// Bytes concerned.
     pub length: u64,
+    /// The object and its page that were to be read, where it was one.
+    pub page: Option<(ObjectKey, PageIndex)>,
     /// The system's words.
     pub cause: String,
 }
@@ -109,6 +111,9 @@ impl fmt::Display for DeviceFault {
         write!(f, "device {}: {} failed", self.device, self.operation)?;
         if let Some(address) = self.address {
             write!(f, " at block {address} ({} bytes)", self.length)?;
+        }
+        if let Some((object, index)) = &self.page {
+            write!(f, ", {object}, page {index}")?;
         }
         write!(f, ": {}", self.cause)
     }

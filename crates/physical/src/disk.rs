@@ -73,6 +73,7 @@ pub(crate) fn device_error(error: &BlockError) -> Error {
         operation: error.operation().to_string(),
         address: error.first(),
         length: error.length_bytes(),
+        page: None,
         cause: error.reason(),
     }))
 }

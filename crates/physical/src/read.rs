@@ -6,7 +6,9 @@ use crate::meta_block::NodeKey;
 use crate::module::Module;
 use crate::own_records::misled;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, StoredSums};
-use holdfast_object::{Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side, VerifiedBy};
+use holdfast_object::{
+    DeviceFault, Error, FrameMut, ObjectKey, PAGE_SIZE, PageIndex, PageSource, Place, Result, Side, VerifiedBy,
+};
 use std::io::IoSliceMut;
 
 /// Most pages in one device read: 4 MiB.
@@ -130,7 +132,8 @@ impl Module {
     ) -> Result<PageSums> {
         let mut first_error = None;
         for address in pointer.addresses() {
-            let outcome = self.disk().read_block(address, bytes).and_then(|()| {
+            let read = self.disk().read_block(address, bytes).map_err(|error| of_page(key, index, error));
+            let outcome = read.and_then(|()| {
                 load(pointer, bytes, None, mode, by).map_err(|Mismatch { expected, got }| {
                     let place = page_place(key, index, self.disk().place(address));
                     Error::corrupt(place, "checksum", expected, got)
@@ -183,6 +186,14 @@ fn is_data(pointer: &BlockPointer) -> bool {
 /// `place`, as that of a page.
 pub(crate) fn page_place(key: ObjectKey, index: PageIndex, place: Place) -> Place {
     Place { object: Some(key), level: Some(0), index: Some(index), ..place }
+}
+
+/// The device's failure, as that to read a page.
+fn of_page(key: ObjectKey, index: PageIndex, error: Error) -> Error {
+    match error {
+        Error::Device(fault) => Error::Device(Box::new(DeviceFault { page: Some((key, index)), ..*fault })),
+        error => error,
+    }
 }
 
 fn source(pointer: &BlockPointer, sums: PageSums) -> PageSource {

@@ -423,6 +423,61 @@ fn blocks_that_are_bad_on_the_disk_are_told() {
     assert!(back == content, "written again");
 }
 
+/// A store's file that is cut off is a device that fails: reads behind the end, and every write.
+#[test]
+fn a_device_that_fails_is_told_with_the_place() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("");
+    let content = bytes(13, 10 * 4096);
+    fs::write(mount.join("f"), &content).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    let store = rig.path("s");
+    let block = |number: usize| &content[number * 4096..][..4096];
+    let place = |number| places(&store, block(number)).into_iter().find(|at| at.is_multiple_of(4096)).unwrap();
+    let at: Vec<u64> = (0..9).map(place).collect();
+    // About the half of them.
+    let mut in_order = at.clone();
+    in_order.sort_unstable();
+    let end = in_order[4];
+    let bad: Vec<u64> = (0..9).filter(|&number| at[number as usize] >= end).collect();
+    let (first, last) = (bad[0], bad[bad.len() - 1]);
+    rig.run(["mount", "s", "m", "-o", "epoch=60000"]).exits(0);
+    let file = opened(&mount.join("f"));
+    // What leads to the blocks is in memory then, and none of those that are to fail.
+    file.read_at(&mut [0; 4096], 9 * 4096).unwrap();
+    fs::File::options().write(true).open(&store).unwrap().set_len(end).unwrap();
+
+    // By one ioctl, and by a read and some.
+    for (offset, length, bad) in [(first * 4096 + 50, 100, &bad[..1]), (0, 9 * 4096, &bad)] {
+        let mut buffer = vec![0; length];
+        let error = file.read_at(&mut buffer, offset).unwrap_err();
+        assert_eq!((error.kind, error.operation, error.errno), (Kind::Device, Operation::Read, 5), "{error}");
+        assert_eq!(error.blocks, bad, "{error}");
+        let address = at[first as usize] / 4096;
+        assert_eq!(error.device_address, Some(address), "{error}");
+        assert_eq!(error.done as u64, (first * 4096).saturating_sub(offset), "{error}: up to the first of them");
+        assert!(buffer[..error.done] == content[offset as usize..][..error.done]);
+        assert!(error.to_string().contains(&format!("read failed at block {address} ")), "{error}");
+    }
+    let offset = last * 4096 + 7;
+    let error = file.write_at(b"part", offset).unwrap_err();
+    assert_eq!((error.kind, error.operation, error.errno), (Kind::Device, Operation::Write, 5), "{error}");
+    assert_eq!((&error.blocks[..], error.device_address), (&[last][..], Some(at[last as usize] / 4096)), "{error}");
+    assert_eq!((error.offset, error.done, error.in_transfer), (offset, 0, false), "{error}");
+
+    // Of a synchronous write, the block that could not be written.
+    let synchronous =
+        fs::File::options().read(true).write(true).custom_flags(libc::O_DSYNC).open(mount.join("f")).unwrap();
+    let error = File::new(synchronous).unwrap().write_at(block(1), 0).unwrap_err();
+    assert_eq!((error.kind, error.operation, error.errno), (Kind::Device, Operation::Write, 5), "{error}");
+    assert_eq!((error.offset, error.done, error.blocks.len()), (0, 4096, 0), "{error}");
+    let address = error.device_address.expect("where the device was written");
+    assert!(error.to_string().contains(&format!("write failed at block {address} ")), "{error}");
+}
+
 #[test]
 fn a_mount_with_pages_in_the_kernel_does_not_offer_it() {
     if !fuse() {

@@ -1,12 +1,15 @@
 //! A store in this process, as a program has it.
 
+use holdfast_block::MemoryDevice;
 use holdfast_embedded::{
     Algorithm, BLOCK_BYTES, Checksum, Error, ObjectId, Operation, Options, Protection, Side, Store,
 };
+use holdfast_lab::device::{Fault, FaultDevice, FaultPlan, Firing, Rule};
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const SIZE_BYTES: u64 = 64 << 20;
 
@@ -228,6 +231,61 @@ fn a_block_that_went_bad_on_the_disk_is_named() {
     let first = &mut back[..BLOCK_BYTES];
     file.read_at(first, 0).unwrap();
     assert!(*first == bytes[..BLOCK_BYTES], "its neighbours are read");
+}
+
+/// The block of the device that was struck last.
+fn struck(device: &FaultDevice) -> u64 {
+    let Firing { blocks, .. } = device.fired().pop().expect("something was struck");
+    blocks.start
+}
+
+#[test]
+fn a_device_that_fails_is_told_with_the_place() {
+    let options = Options { recovery_point_age_max_ms: 600_000, ..Options::default() };
+    let device = Arc::new(FaultDevice::new(Arc::new(MemoryDevice::new(SIZE_BYTES / 4096)), FaultPlan::new()));
+    let store = Store::create_on(device.clone(), &options).unwrap();
+    let bytes = pattern(8 * BLOCK_BYTES, 11);
+    store.create_file("a").unwrap().write_at(&bytes, 0).unwrap();
+    store.close().unwrap();
+    let store = Store::open_on(device.clone(), &options).unwrap();
+    let file = store.open_file("a").unwrap();
+    let mut back = vec![0; bytes.len()];
+    // What leads to the blocks is in memory then, and none of those that are to fail.
+    file.read_at(&mut back[..10], 7 * BLOCK_BYTES as u64).unwrap();
+
+    device.add(Rule::new(Fault::ReadError).forever());
+    let told = |error: Error, operation, offset, block: u64| {
+        assert!(
+            matches!(&error, Error::Failed { operation: was, offset: at, .. } if (*was, *at) == (operation, offset))
+        );
+        assert_eq!((error.side(), error.blocks()), (Some(Side::Device), vec![block]), "{error}");
+        let at = struck(&device);
+        assert_eq!((error.device(), error.device_address()), (Some("memory"), Some(at)), "{error}");
+        for words in [format!("read failed at block {at} "), format!("page {block}:")] {
+            assert!(error.to_string().contains(&words), "{error}");
+        }
+    };
+    told(file.read_at(&mut back, 0).unwrap_err(), Operation::Read, 0, 0);
+    let (at, mut sums) = (2 * BLOCK_BYTES as u64 + 7, Vec::new());
+    told(file.read_at_with_sums(&mut back[..9], at, &mut sums).unwrap_err(), Operation::Read, at, 2);
+    // A part of a block is put together with what the device has.
+    told(file.write_at(b"part", at + BLOCK_BYTES as u64).unwrap_err(), Operation::Write, at + BLOCK_BYTES as u64, 3);
+    device.clear();
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), bytes.len(), "it is asked again each time");
+    assert!(back == bytes);
+
+    device.add(Rule::new(Fault::WriteError));
+    file.write_at(&bytes[..BLOCK_BYTES], 0).unwrap();
+    let error = file.sync().unwrap_err();
+    assert!(matches!(error, Error::Failed { operation: Operation::Write, offset: 0, .. }), "{error}");
+    assert_eq!((error.side(), error.blocks()), (Some(Side::Device), vec![]), "{error}");
+    let at = struck(&device);
+    assert_eq!((error.device(), error.device_address()), (Some("memory"), Some(at)), "{error}");
+    assert!(error.to_string().contains(&format!("write failed at block {at} ")), "{error}");
+    // From then on it is refused, and why is told in words.
+    let error = file.write_at(b"more", 0).unwrap_err().to_string();
+    assert!(error.contains(&format!("write failed at block {at} ")), "{error}");
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), bytes.len());
 }
 
 #[test]

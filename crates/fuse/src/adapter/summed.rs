@@ -301,6 +301,7 @@ mod tests {
             operation: "read".into(),
             address: Some(77_777_777),
             length: 4096,
+            page: Some((object, 1 << 40)),
             cause: "Input/output error".into(),
         };
         for (error, end) in [

@@ -102,6 +102,7 @@ pub(crate) fn device_fault() -> holdfast_object::Error {
         operation: "read".into(),
         address: Some(7),
         length: 4096,
+        page: None,
         cause: "Input/output error".into(),
     }))
 }
