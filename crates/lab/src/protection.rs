@@ -3,18 +3,20 @@
 //! A page of a file is hit at one of the moments of its life: written and not stored yet (t0–t1), stored then by a recovery point or by an
 //! fsync's batch in the intent log, on the device (t1–t2), or in memory again (t2–t3), there also after it has been in memory for longer than t_switch. Then it is read as an application would, and once
 //! more from a stack that is opened anew; where reading is an error, once more after the application has written the page again. A page of a
-//! directory is hit as well: of that the device has two copies, of which one is hit, and the memory has a twin until it is stored.
+//! directory is hit as well: of that the device has two copies, of which one is hit, and the memory has a twin until it is stored. What the stack
+//! did about it is known by its counters, and that a bad copy was repaired by the device, which has the right bytes there again.
 
 use crate::document::Place;
 use crate::maker::Maker;
 use crate::model::{Action, Data, Node};
 use crate::stack::{self, Stack, StackOptions};
-use holdfast_block::MemoryDevice;
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::{Algorithm, Protection};
 use holdfast_naming::{Atime, Request};
 use holdfast_object::{Durability, ObjectCache, ObjectId, PAGE_SIZE};
 use holdfast_physical::check::{BlockRole, block_uses};
 use std::fmt::Write;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// 8 MiB.
@@ -105,6 +107,37 @@ impl Got {
     }
 }
 
+/// What the stack did about flipped bits, until they had been read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// It did not notice them.
+    None,
+    /// Found in memory, and read again from below.
+    ReadAgain,
+    /// Found in memory, where a twin took the page's place.
+    Renewed,
+    /// Found in memory before the page was stored, which it was not.
+    Refused,
+    /// Found on the device, where a good copy was written over them.
+    Repaired,
+    /// Found on the device, which has no good copy.
+    Found,
+}
+
+impl Act {
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Act::None => "unnoticed",
+            Act::ReadAgain => "read again",
+            Act::Renewed => "twin taken",
+            Act::Refused => "not stored",
+            Act::Repaired => "repaired",
+            Act::Found => "found",
+        }
+    }
+}
+
 /// What came of one trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
@@ -116,6 +149,8 @@ pub struct Cell {
     pub flips: Flips,
     /// When.
     pub moment: Moment,
+    /// What the stack did about it.
+    pub act: Act,
     /// What an application that reads gets.
     pub read: Got,
     /// What it gets when the store has been closed, or has lost power, and was opened again.
@@ -193,6 +228,7 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     }
     let told = |trial: &Trial| trial.maker.stack.cache.sync(trial.object, Durability::All).is_err();
     let mut is_told = told(&trial);
+    let mut hit = None;
     match moment {
         Moment::Dirty | Moment::Logged | Moment::Synced => {}
         Moment::Stored => {
@@ -204,10 +240,11 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
                 is_page && object == Some(trial.object) && (used.level, used.index) == (0, trial.page())
             });
             let block = mine.ok_or("the page has no block")?.block;
-            let hit = |bytes: &mut [u8; PAGE_SIZE]| {
+            hit = Some((block, stored(&device, block)?));
+            let strike = |bytes: &mut [u8; PAGE_SIZE]| {
                 bits(flips).iter().for_each(|bit| bytes[*bit as usize / 8] ^= 1 << (bit % 8))
             };
-            device.alter(block, hit).map_err(says)?;
+            device.alter(block, strike).map_err(says)?;
             trial.maker.stack = Stack::open(device.clone(), &options, &clock).map_err(says)?;
         }
         Moment::Clean | Moment::CleanForLong => {
@@ -219,6 +256,8 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     }
     let read = trial.got();
     is_told |= told(&trial);
+    let is_mended = hit.map(|(block, before)| Ok::<_, String>(stored(&device, block)? == before)).transpose()?;
+    let act = trial.act(is_mended == Some(true))?;
     if writes_again && read == Got::Error {
         trial.write_again()?;
     }
@@ -227,7 +266,14 @@ fn trial(mode: Protection, owner: Owner, flips: Flips, moment: Moment, writes_ag
     }
     trial.maker.stack = Stack::open(device, &options, &clock).map_err(says)?;
     let reopened = trial.got();
-    Ok(Cell { mode, owner, flips, moment, read, reopened, is_told, again: None })
+    Ok(Cell { mode, owner, flips, moment, act, read, reopened, is_told, again: None })
+}
+
+/// What the device has there.
+fn stored(device: &MemoryDevice, block: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; PAGE_SIZE];
+    device.read(block, &mut [IoSliceMut::new(&mut bytes)]).map_err(says)?;
+    Ok(bytes)
 }
 
 /// The bits of a page that flip.
@@ -242,6 +288,23 @@ fn bits(flips: Flips) -> &'static [u32] {
 impl Trial {
     fn flip(&self, flips: Flips) -> Result<(), String> {
         self.maker.stack.flip(self.object, self.page(), bits(flips)).map_err(says)
+    }
+
+    /// By the counters of the stack, in which nothing else has gone bad. `is_mended`: the device was hit, and has again what it had before.
+    fn act(&self, is_mended: bool) -> Result<Act, String> {
+        let cache = &self.maker.stack.cache;
+        let (memory, store) = (cache.status(), cache.store_status());
+        match (memory.pages_reread, memory.pages_renewed, memory.pages_lost, store.repaired, store.unrepaired) {
+            (0, 0, 0, 0, 0) if !is_mended => Ok(Act::None),
+            (1.., 0, 0, 0, 0) if !is_mended => Ok(Act::ReadAgain),
+            (0, 1.., 0, 0, 0) if !is_mended => Ok(Act::Renewed),
+            (0, 0, 1.., 0, 0) if !is_mended => Ok(Act::Refused),
+            (0, 0, 0, 1.., 0) if is_mended => Ok(Act::Repaired),
+            (0, 0, 0, 0, 1..) if !is_mended => Ok(Act::Found),
+            counted => {
+                Err(format!("the counters {counted:?} and the device (mended: {is_mended}) do not fit together"))
+            }
+        }
     }
 
     /// The page that is hit.
@@ -325,7 +388,8 @@ pub fn markdown(cells: &[Cell]) -> String {
         for cell in row {
             let told = if cell.is_told { ", `fsync` tells" } else { "" };
             let again = cell.again.map(|got| format!("; again: {}", got.name())).unwrap_or_default();
-            let _ = write!(out, " {}{told}; {}{again} |", cell.read.name(), cell.reopened.name());
+            let (act, read, reopened) = (cell.act.name(), cell.read.name(), cell.reopened.name());
+            let _ = write!(out, " {act}: {read}{told}; {reopened}{again} |");
         }
         out.push('\n');
     }

@@ -1,7 +1,7 @@
 //! What each protection mode makes of flipped bits.
 
 use holdfast_integrity::{Algorithm, Protection};
-use holdfast_lab::protection::{Cell, Flips, Got, Moment, Owner, PLACE, markdown, run};
+use holdfast_lab::protection::{Act, Cell, Flips, Got, Moment, Owner, PLACE, markdown, run};
 
 /// Whether a checksum sees the flips.
 fn sees(algorithm: Algorithm, flips: Flips) -> bool {
@@ -31,17 +31,43 @@ fn expected(mode: Protection, flips: Flips, moment: Moment) -> (Got, Got, bool) 
     }
 }
 
+/// What the stack does about it: whoever gets wrong bytes gets them since nobody noticed.
+fn expected_act(mode: Protection, flips: Flips, moment: Moment) -> Act {
+    let in_memory = sees(mode.memory(), flips);
+    match moment {
+        Moment::Dirty | Moment::Logged | Moment::Synced if !in_memory => Act::None,
+        // Only readers look, and then the device has them as well.
+        Moment::Dirty | Moment::Synced if matches!(mode, Protection::EndToEnd(_)) => Act::Found,
+        Moment::Dirty | Moment::Logged => Act::Refused,
+        // From the intent log.
+        Moment::Synced => Act::ReadAgain,
+        Moment::Stored if sees(mode.stored(), flips) => Act::Found,
+        Moment::Clean if in_memory => Act::ReadAgain,
+        Moment::CleanForLong if in_memory || mode.switches_after().is_some() => Act::ReadAgain,
+        Moment::Stored | Moment::Clean | Moment::CleanForLong => Act::None,
+    }
+}
+
+/// There are a twin until it is stored, two copies then, and the memory's.
+fn expected_act_of_directory(moment: Moment) -> Act {
+    match moment {
+        Moment::Dirty | Moment::Logged | Moment::Synced => Act::Renewed,
+        Moment::Stored => Act::Repaired,
+        Moment::Clean | Moment::CleanForLong => Act::ReadAgain,
+    }
+}
+
 #[test]
 fn each_mode_does_what_its_row_says() {
     let cells = run().unwrap();
-    for Cell { mode, owner, flips, moment, read, reopened, is_told, again } in &cells {
-        let got = (*read, *reopened, *is_told);
-        // A twin in memory, a second copy on the device: nobody notices.
-        let expected = match owner {
-            Owner::File => expected(*mode, *flips, *moment),
-            Owner::Directory => (Got::Good, Got::Good, false),
+    for Cell { mode, owner, flips, moment, act, read, reopened, is_told, again } in &cells {
+        let got = (*act, *read, *reopened, *is_told);
+        // A twin in memory, a second copy on the device: no application notices.
+        let (expected_act, (got_first, got_then, told)) = match owner {
+            Owner::File => (expected_act(*mode, *flips, *moment), expected(*mode, *flips, *moment)),
+            Owner::Directory => (expected_act_of_directory(*moment), (Got::Good, Got::Good, false)),
         };
-        assert_eq!(got, expected, "{mode}, {owner:?}, {flips:?}, {moment:?}");
+        assert_eq!(got, (expected_act, got_first, got_then, told), "{mode}, {owner:?}, {flips:?}, {moment:?}");
         let written_again = (*read == Got::Error).then_some(Got::Good);
         assert_eq!(*again, written_again, "{mode}, {flips:?}, {moment:?}");
     }
