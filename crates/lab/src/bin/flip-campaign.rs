@@ -3,7 +3,7 @@
 use clap::Parser;
 use holdfast_integrity::{IS_BLIND, Protection};
 use holdfast_lab::campaign::{
-    Daemon, FLIPS, MODES, Options, PLACE, Row, Targets, broken, markdown, trial, trial_anywhere, unmet,
+    Daemon, FLIPS, MODES, Options, PLACE, Row, Targets, broken, hung, markdown, trial, trial_anywhere, unmet,
 };
 use holdfast_lab::load::Load;
 use holdfast_lab::sources::commit;
@@ -88,6 +88,9 @@ fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
                 Some(daemon) => trial_anywhere(&options, daemon),
             };
             let outcome = outcome.map_err(|error| format!("{load}, {mode}, seed {}: {error}", options.seed))?;
+            if outcome.hung {
+                eprintln!("\r{load}, {mode}, seed {}: hung", options.seed);
+            }
             let mut rows = rows.lock();
             rows[row].outcomes.push(outcome);
             let done: usize = rows.iter().map(|row| row.outcomes.len()).sum();
@@ -103,6 +106,8 @@ fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
     let rows = rows.into_inner();
     let table = markdown(&rows);
     print!("{table}");
+    let hung = hung(&rows);
+    println!("{hung} trials hung: they count as C");
     if anywhere {
         return Ok(ExitCode::SUCCESS);
     }
@@ -122,7 +127,7 @@ fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
         let commit = commit().map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let head = format!(
             "`flip-campaign --trials {trials} --seconds {seconds} --seed {seed} --modes {modes} --at-once {at_once} --write`{commit}: {all} trials; {within}.\n\
-             Trials in which a mode that verifies memory let corrupt bytes out: {broken}.\n\n"
+             Trials in which a mode that verifies memory let corrupt bytes out: {broken}. Trials that hung, which count as C: {hung}.\n\n"
         );
         PLACE.write(&format!("{head}{table}")).map_err(|error| error.to_string())?;
     }

@@ -4,6 +4,7 @@
 //! what is to be known. A daemon that is gone is started again, as somebody would, and what it has lost in an orderly way, because it was
 //! not synced, is no wrong byte.
 
+use super::limit::PATIENCE;
 use super::load::Worker;
 use super::process::{Flip, Spared};
 use super::target::{Mount, says};
@@ -22,8 +23,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 const POOL_BYTES: u64 = 32 << 20;
-/// How long anything may take that should be over at once, until it is taken for hung.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What a daemon says that has left its store in order, but for pages that had gone bad in memory (`holdfast mount`, exit code 5).
 const GIVEN_UP: i32 = 5;
 /// Errors after which a worker stops: its mount is gone.
@@ -44,7 +43,9 @@ enum Left {
     InOrder,
     /// In order, and it has said that something was not stored.
     GivenUp,
-    /// It died, or hung, or says that its store is not in order.
+    /// It was killed, as it did not end.
+    Hung,
+    /// It died, or says that its store is not in order.
     Otherwise,
 }
 
@@ -112,9 +113,14 @@ impl Daemon {
         if !left {
             mounted.kill().map_err(says)?;
         }
+        let hangs = left && mounted.wait(PATIENCE).map_err(says)?.is_none();
+        if hangs {
+            mounted.kill().map_err(says)?;
+        }
         let ended = ended(mounted)?.code();
         self.clear();
         Ok(match (left, ended) {
+            _ if hangs => Left::Hung,
             (true, Some(0)) => Left::InOrder,
             (true, Some(GIVEN_UP)) => Left::GivenUp,
             _ => Left::Otherwise,
@@ -174,7 +180,8 @@ fn mounted_and_struck(
         writeln!(log, "flipped a bit at {address:#x} of {mapping}").map_err(says)?;
     }
     let left = daemon.unmount(mounted)?;
-    outcome.crashed |= left == Left::Otherwise;
+    outcome.crashed |= matches!(left, Left::Otherwise | Left::Hung);
+    outcome.hung |= left == Left::Hung;
     outcome.told |= left == Left::GivenUp;
     outcome.count_run(&mut workers);
     tell(&mut log, &outcome)?;
@@ -238,6 +245,7 @@ fn used(
         if wait(PATIENCE, &all_ended) {
             // It hangs: without the daemon every request ends.
             outcome.crashed = true;
+            outcome.hung = true;
             mounted.kill().map_err(says)?;
         }
         let workers =

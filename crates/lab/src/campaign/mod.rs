@@ -6,10 +6,11 @@
 //! stored wrong, or removes it. What flips lies in the pages of the pool, whatever they hold at that moment, and in the checksums that
 //! pages are kept under. Nobody stops for it: threads are in the middle of their steps, and an epoch may be being written. Only a page that somebody in the
 //! process has a reference to (a reader, or the epoch that is being written) flips when he has let go of it: that its bytes change meanwhile would
-//! be undefined behaviour.
+//! be undefined behaviour. A trial that is not over a minute after its time hangs, which is a crash: what of it still runs is left behind.
 //! [`trial_anywhere`] does the same to a daemon of its own, from outside, in all of its memory but these pages.
 
 mod daemon;
+mod limit;
 mod load;
 mod pool;
 mod process;
@@ -19,6 +20,7 @@ mod target;
 pub use daemon::{Daemon, trial_anywhere};
 pub use statistics::Estimate;
 
+use self::limit::{PATIENCE, Progress, limited};
 pub use self::load::Wrong;
 use self::load::{Met, Worker};
 use self::target::{Target, says};
@@ -87,8 +89,10 @@ pub struct Outcome {
     pub read: bool,
     /// Corrupt bytes were stored, in the first recovery point after the flips or at the end, and are read by whoever opens the store, without an error.
     pub written: bool,
-    /// A panic, or a store that takes no changes any more.
+    /// A panic, a hang, or a store that takes no changes any more.
     pub crashed: bool,
+    /// A hang: not over long after its time. Of what it did only wrong bytes are known.
+    pub hung: bool,
     /// The load was told of an error.
     pub told: bool,
     /// Operations of the load.
@@ -159,8 +163,13 @@ fn open(device: Arc<dyn Device>) -> Result<Stack, String> {
 /// Runs one trial.
 ///
 /// # Errors
-/// In words, for what fails before anything has flipped, or if the load fills the store.
+/// In words, for what fails or hangs before anything has flipped, or if the load fills the store.
 pub fn trial(options: &Options) -> Result<Outcome, String> {
+    let options = *options;
+    limited(options.time + PATIENCE, move |progress| tried(&options, progress))
+}
+
+fn tried(options: &Options, progress: &Progress) -> Result<Outcome, String> {
     let device = Arc::new(MemoryDevice::new(DEVICE_BLOCKS));
     let create =
         CreateOptions { protection: options.mode, ..CreateOptions::new(*b"holdfast lab 002", *b"holdfast lab d02") };
@@ -172,7 +181,7 @@ pub fn trial(options: &Options) -> Result<Outcome, String> {
     let workers: Vec<Worker<Namespace>> = made.collect::<Result<_, _>>()?;
 
     let mut outcome = Outcome::default();
-    let (workers, copy) = used(&stack, &device, workers, options, &mut outcome);
+    let (workers, copy) = used(&stack, &device, workers, (options, progress), &mut outcome);
     // Or the load would have been told of that, and not of what has flipped.
     let space = stack.cache.space();
     if !outcome.crashed && space.free + space.pending < space.total / 4 {
@@ -204,10 +213,10 @@ fn used(
     stack: &Stack,
     device: &MemoryDevice,
     workers: Vec<Worker<Namespace>>,
-    options: &Options,
+    (options, progress): (&Options, &Progress),
     outcome: &mut Outcome,
 ) -> (Option<Vec<Worker<Namespace>>>, MemoryDevice) {
-    let (is_over, has_flipped) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let (is_over, has_flipped) = (&progress.is_over, &progress.has_flipped);
     let steps: &Vec<Steps> = &workers.iter().map(|_| Steps::default()).collect();
     let mut rng = Pcg64Mcg::seed_from_u64(options.seed);
     let moment = options.moment(&mut rng);
@@ -222,6 +231,9 @@ fn used(
                         steps.fetch_add(1, Ordering::SeqCst);
                         worker.step(&stack.namespace, &mut rng);
                         steps.fetch_add(1, Ordering::SeqCst);
+                        if worker.met.wrong.is_some() {
+                            progress.has_read_wrong.store(true, Ordering::Relaxed);
+                        }
                     }
                     worker.read_all(&stack.namespace);
                     worker
@@ -296,6 +308,11 @@ fn promises(mode: Protection) -> bool {
 pub fn broken(rows: &[Row]) -> usize {
     let outcomes = rows.iter().filter(|row| promises(row.mode)).flat_map(|row| &row.outcomes);
     outcomes.filter(|outcome| outcome.read || outcome.written).count()
+}
+
+/// Trials that hung, which count as crashed.
+pub fn hung(rows: &[Row]) -> usize {
+    rows.iter().flat_map(|row| &row.outcomes).filter(|outcome| outcome.hung).count()
 }
 
 /// What rows are to meet and did not, in words: without it, that nothing went wrong says nothing.
