@@ -96,7 +96,9 @@ const STARTS_AHEAD: usize = 6;
 /// half and of the one behind it the first.
 pub(crate) fn each_asked_for(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64], sum: impl Fn(&[u8]) -> u64) {
     for (at, (block, of_block)) in blocks.iter().zip(sums).enumerate() {
-        for (ahead, part) in [(STARTS_AHEAD, 0..1), (1, PAGE_SIZE / 2..PAGE_SIZE), (2, 0..PAGE_SIZE / 2)] {
+        // Nobody has asked for anything of the second one.
+        let of_next = if at == 0 { 0 } else { PAGE_SIZE / 2 };
+        for (ahead, part) in [(STARTS_AHEAD, 0..1), (1, of_next..PAGE_SIZE), (2, 0..PAGE_SIZE / 2)] {
             if let Some(block) = blocks.get(at + ahead) {
                 ask_for_at_once(&block[part]);
             }
@@ -106,7 +108,7 @@ pub(crate) fn each_asked_for(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64], sum:
 }
 
 /// Goes through blocks that come from memory, two at a time: `sum` gets them, with the number of the first, to sum them side by side, and the two that come
-/// next, if there are as many, to ask for them row by row. Gives the block that is left over.
+/// next, to ask for them row by row; one that is left over at the end comes there twice, and is given back.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn by_twos<'a>(
     blocks: &[&'a [u8; PAGE_SIZE]],
@@ -117,9 +119,28 @@ pub(crate) fn by_twos<'a>(
     ask(&blocks[..blocks.len().min(STARTS_AHEAD)]);
     for (at, two) in twos.iter().enumerate() {
         twos.get(at + STARTS_AHEAD / 2).into_iter().for_each(|far| ask(far));
-        sum(2 * at, two, twos.get(at + 1));
+        let next = twos.get(at + 1).copied().or(left_over.first().map(|&block| [block; 2]));
+        sum(2 * at, two, next.as_ref());
     }
     left_over.first().copied()
+}
+
+/// [`by_twos`] for whoever sums one after the other: `sum` gets a block, and the next but one, to ask for it, if there is one.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn each_by_twos(
+    blocks: &[&[u8; PAGE_SIZE]],
+    sums: &mut [u64],
+    sum: impl Fn(&[u8; PAGE_SIZE], Option<&[u8; PAGE_SIZE]>) -> u64,
+) {
+    let left_over = by_twos(blocks, |first, two, next| {
+        for (of, block) in two.iter().enumerate() {
+            sums[first + of] = sum(block, next.map(|next| next[of]));
+        }
+    });
+    if let (Some(block), Some(of_block)) = (left_over, sums.last_mut()) {
+        *of_block = sum(block, None);
+    }
 }
 
 /// Whether most of them lie behind each other: then one is better summed after the other.

@@ -240,8 +240,8 @@ pub fn crc64_neutral(bit: usize) -> Option<(usize, [u8; 9])> {
     Some((bit / 8, std::array::from_fn(|i| bytes[i])))
 }
 
-/// Which bits of one 64-bit little-endian word, flipped by themselves, make CRC-64s differ by `difference` (one xor the other): of the last whole word
-/// that the CRCs are of, of the one before it, and so on. For finding out what has changed: a second sum tells which of them it is.
+/// Which bits of one 64-bit little-endian word, flipped by themselves, make CRC-64s differ by `difference` (one xor the other): of the last 8 bytes
+/// that the CRCs are of, of the 8 before these, and so on: the words of what is whole words long. For finding out what has changed: a second sum tells which of them it is.
 ///
 /// ```
 /// use holdfast_integrity::{crc64, crc64_flips};

@@ -106,6 +106,13 @@ pub(crate) fn fletcher_of_block(block: &[u8; PAGE_SIZE]) -> Option<FletcherColum
     has_wide().then(|| unsafe { fletcher_block_avx512(block) })
 }
 
+/// xor64 of a block, while `ahead`, which is summed soon after it, is asked for; or nothing, if the CPU has not AVX-512.
+#[inline]
+pub(crate) fn xor64_asking(block: &[u8; PAGE_SIZE], ahead: &[u8; PAGE_SIZE]) -> Option<u64> {
+    // SAFETY: the feature was detected.
+    has_wide().then(|| unsafe { xor64_asking_avx512(block, ahead) })
+}
+
 /// XXH3-64 of a block, while `ahead`, which is summed soon after it, is asked for; or nothing, if the CPU has not AVX-512.
 #[inline]
 pub(crate) fn xxh3(block: &[u8; PAGE_SIZE], ahead: Option<&[u8; PAGE_SIZE]>) -> Option<u64> {
@@ -215,6 +222,17 @@ fn xor64_avx512(bytes: &[u8]) -> u64 {
     }
     let sum = _mm512_xor_si512(_mm512_xor_si512(acc[0], acc[1]), _mm512_xor_si512(acc[2], acc[3]));
     lanes512(sum).into_iter().fold(crate::sums::xor64_portable(tail), |x, y| x ^ y)
+}
+
+#[target_feature(enable = "avx512f")]
+fn xor64_asking_avx512(block: &[u8; PAGE_SIZE], ahead: &[u8; PAGE_SIZE]) -> u64 {
+    let mut sum = [_mm512_setzero_si512(); 2];
+    for (at, [one, two]) in block.as_chunks::<64>().0.as_chunks::<2>().0.iter().enumerate() {
+        prefetch_row(ahead, 2 * at);
+        prefetch_row(ahead, 2 * at + 1);
+        sum = [_mm512_xor_si512(sum[0], load512(one)), _mm512_xor_si512(sum[1], load512(two))];
+    }
+    lanes512(_mm512_xor_si512(sum[0], sum[1])).into_iter().fold(0, |x, y| x ^ y)
 }
 
 #[target_feature(enable = "avx512f")]

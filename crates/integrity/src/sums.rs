@@ -1,7 +1,7 @@
 //! The two word-wise sums, xor64 and Fletcher-256: definition, portable code, and the choice of the fast code.
 
 #[cfg(target_arch = "x86_64")]
-use crate::page::{are_neighbours, ask_for_starts, by_twos};
+use crate::page::{are_neighbours, ask_for_starts, by_twos, each_by_twos};
 use crate::page::{each_asked_for, is_followed};
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
@@ -55,16 +55,7 @@ pub(crate) fn xxh3(bytes: &[u8]) -> u64 {
 pub(crate) fn xxh3_each(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     if simd::has_wide() {
-        let left_over = by_twos(blocks, |first, two, next| {
-            for (of, block) in two.iter().enumerate() {
-                let sum = simd::xxh3(block, next.map(|next| next[of]));
-                sums[first + of] = sum.unwrap_or_else(|| xxh3(*block));
-            }
-        });
-        if let (Some(block), Some(sum)) = (left_over, sums.last_mut()) {
-            *sum = xxh3(block);
-        }
-        return;
+        return each_by_twos(blocks, sums, |block, ahead| simd::xxh3(block, ahead).unwrap_or_else(|| xxh3(block)));
     }
     each_asked_for(blocks, sums, xxh3);
 }
@@ -97,9 +88,15 @@ pub fn fletcher256(bytes: &[u8]) -> [u8; 32] {
     state.digest()
 }
 
-/// The xor64 of blocks that come from memory, each read once: eight that lie anywhere side by side, as what the processor fetches ahead by itself ends with
-/// each page, and then does so for eight of them.
+/// The xor64 of blocks that come from memory, each read once: with AVX-512 one after the other, while the next but one is asked for; else eight that lie
+/// anywhere side by side, as what the processor fetches ahead by itself ends with each page, and then does so for eight of them.
 pub(crate) fn xor64_each(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64]) {
+    #[cfg(target_arch = "x86_64")]
+    if simd::has_wide() {
+        return each_by_twos(blocks, sums, |block, ahead| {
+            ahead.and_then(|ahead| simd::xor64_asking(block, ahead)).unwrap_or_else(|| xor64(block))
+        });
+    }
     let mut first = 0;
     while first < blocks.len() {
         #[cfg(target_arch = "x86_64")]

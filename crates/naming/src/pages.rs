@@ -35,9 +35,7 @@ fn to_be_verified(view: &PageView) -> Option<&[u8; PAGE_SIZE]> {
 /// Under which algorithm a page is, if several of them are summed together.
 fn summed_together(view: &PageView) -> Option<Algorithm> {
     let PageView::Data(page) = view else { return None };
-    let of_numbers =
-        Algorithm::ALL.into_iter().filter(|&algorithm| algorithm != Algorithm::None && algorithm.digest_len() <= 8);
-    of_numbers.into_iter().find(|&algorithm| page.number_under(algorithm).is_some())
+    page.algorithm_of_number()
 }
 
 /// So many pages are verified together.

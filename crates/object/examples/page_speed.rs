@@ -183,7 +183,7 @@ fn main() -> std::io::Result<()> {
             ("as before a write: what comes next asked for", &|pages| verify_together(pages)),
             ("xor64, eight side by side, neighbours in turn", &|pages| xor_together(pages)),
             ("xor64, in turn, two halves asked for", &|pages| xor_in_turn(pages)),
-            ("both of static, side by side, neighbours in turn", &|pages| sum_both_together(pages)),
+            ("both of static, as before a write", &|pages| sum_both_together(pages)),
             ("both of static, in turn, two halves asked for", &|pages| sum_both_in_turn(pages)),
             ("nothing asked for", &|pages| verify(pages, |_, _| ())),
             ("the start of the next page", &|pages| verify(pages, |pages, at| next(pages, at, prefetch_start))),

@@ -470,11 +470,21 @@ impl PinnedPage {
 
     /// The checksum that counts for this reader as a number, if it is of an algorithm, of 8 bytes at most, and all that there is to verify.
     pub fn number_under(&self, algorithm: Algorithm) -> Option<u64> {
+        let fast = self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed);
+        (fast == algorithm.id() && self.is_number_all()).then_some(self.page.checksum)
+    }
+
+    /// Under which algorithm there is such a number.
+    pub fn algorithm_of_number(&self) -> Option<Algorithm> {
+        let fast = Algorithm::parse(self.arena.descriptor(self.page.frame).fast.load(Ordering::Relaxed)).ok()?;
+        (fast != Algorithm::None && fast.digest_len() <= 8 && self.is_number_all()).then_some(fast)
+    }
+
+    /// Whether the number in its [`PageRef`], if it is of a checksum, is all that there is to verify.
+    #[inline]
+    fn is_number_all(&self) -> bool {
         let descriptor = self.arena.descriptor(self.page.frame);
-        let counts = descriptor.fast.load(Ordering::Relaxed) == algorithm.id()
-            && !self.is_switched
-            && !descriptor.is_forwarded();
-        (counts && descriptor.seal.load(Ordering::Relaxed) == 0).then_some(self.page.checksum)
+        !self.is_switched && !descriptor.is_forwarded() && descriptor.seal.load(Ordering::Relaxed) == 0
     }
 
     /// Whether [`PinnedPage::verify`] looks at its bytes.

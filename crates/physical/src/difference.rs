@@ -3,7 +3,7 @@
 
 use crate::disk::Disk;
 use crate::format::fields::Fields;
-use crate::format::{BITS, BlockPointer, Fault, POINTERS, blockptr, record};
+use crate::format::{BITS, BlockPointer, Fault, POINTERS, RECORD_BYTES, blockptr, record};
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::tree::span;
 use crate::words::{Bad, Words};
@@ -121,6 +121,8 @@ fn put_fields(fields: Fields, prefix: &str, good: &[u8], bad: &[u8], told: &mut 
         let (good, bad) = (&good[at..at + length], &bad[at..at + length]);
         let within = match name {
             "table" => Some(record::FIELDS),
+            // A superblock's is a record.
+            "root" if length == RECORD_BYTES => Some(record::FIELDS),
             "root" => Some(blockptr::FIELDS),
             _ => None,
         };

@@ -203,6 +203,8 @@ impl Module {
             let block = if trees.dirty.contains_key(&node) || !page.is_multiple_of(span(level)) {
                 match trees.fetch(&self.base, node, &pointer) {
                     Ok(block) => Some(block),
+                    // Gone bad in memory, not there: once the epoch has been begun anew it can be asked again.
+                    Err(error @ Error::GivenUp(_)) => return Err(error),
                     Err(error) if is_damage(&error) || key.domain == DomainId::SYSTEM => None,
                     Err(error) => return Err(error),
                 }

@@ -400,7 +400,7 @@ impl Trees {
         }
     }
 
-    /// One that is new, or has just been verified.
+    /// One that is new, or has been verified: just now, but for counters that a removal has verified since it began.
     fn insert_dirty(&mut self, base: &Base, key: NodeKey, mut block: OwnedBlock, stored: BlockPointer) {
         block.count_under(self.kept.newest_epoch(DomainId::MAIN));
         let dirty = Dirty::new(block, self.building, stored, base.now_ms());

@@ -5,7 +5,7 @@ use super::{KEYS, KEYS_32C, x86_blocks, x86_narrow, x86_sums};
 use super::{ROLLING_BLOCK, tally};
 use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
-use crate::page::{are_neighbours, ask_for_starts, by_twos};
+use crate::page::{are_neighbours, ask_for_starts, by_twos, each_by_twos};
 use crate::{PAGE_SIZE, crc32c, crc64, prefetch_ahead};
 
 type Block = [u8; ROLLING_BLOCK];
@@ -124,15 +124,7 @@ pub(crate) fn crc64_each(blocks: &[&[u8; ROLLING_BLOCK]], sums: &mut [u64]) {
 pub(crate) fn crc32c_each(blocks: &[&Block], sums: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     if x86_blocks::has_vectors() {
-        let left_over = by_twos(blocks, |first, two, next| {
-            for (of, block) in two.iter().enumerate() {
-                sums[first + of] = x86_blocks::crc32c_asking(&KEYS_32C, block, next.map(|next| next[of])).into();
-            }
-        });
-        if let (Some(block), Some(sum)) = (left_over, sums.last_mut()) {
-            *sum = crc32c(block).into();
-        }
-        return;
+        return each_by_twos(blocks, sums, |block, ahead| x86_blocks::crc32c_asking(&KEYS_32C, block, ahead).into());
     }
     for (at, sum) in sums.iter_mut().enumerate() {
         prefetch_ahead(at, |at| blocks.get(at).copied());

@@ -31,7 +31,7 @@ impl Alloc {
         let told = match (one, stored) {
             (Some(told), _) => told,
             (None, _) if parts.iter().all(|(.., bad)| *bad == Bad::Nothing) => {
-                "no bit is another one: the number has gone bad".into()
+                "no bit of it is another one now: the number has gone bad, or what the last epoch had freed, which is forgotten by now".into()
             }
             (None, Some((page, _))) => {
                 let stored = std::array::from_fn(|at| u64::from_le_bytes(page.as_chunks().0[at]));

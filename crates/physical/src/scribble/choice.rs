@@ -30,9 +30,6 @@ impl Pattern {
     pub const ALL: [Pattern; 6] =
         [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum, Pattern::KeepAll, Pattern::CopySlot];
 
-    /// Those that are of any bytes, whatever these are.
-    pub const OF_BYTES: [Pattern; 4] = [Pattern::Bit, Pattern::Word, Pattern::Range, Pattern::KeepChecksum];
-
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
@@ -46,7 +43,7 @@ impl Pattern {
     }
 
     /// Bytes to be inverted from byte `at` on, of a field that begins there and has `length` bytes, in a form of `end`: where they begin, and
-    /// which bits. A range has as many bytes as were `asked` for. `None` if there is no room, and for what is not [of bytes](Pattern::OF_BYTES).
+    /// which bits. A range has as many bytes as were `asked` for. `None` if there is no room, and for [`Pattern::KeepAll`] and [`Pattern::CopySlot`], which are of a block.
     pub(super) fn bits(
         self,
         at: usize,

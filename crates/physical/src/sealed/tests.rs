@@ -5,6 +5,7 @@ use crate::commit::tests::Rig;
 use crate::commit::tests::meanwhile::{Meanwhile, Request, flip};
 use crate::format::Features;
 use crate::format::LABELS;
+use crate::format::record;
 use crate::format::superblock::{ring_block, slot};
 use crate::module::Module;
 use holdfast_block::{Device, MemoryDevice};
@@ -209,8 +210,10 @@ fn what_goes_bad_while_a_store_grows_is_in_no_label() {
 
 #[test]
 fn which_field_of_a_prepared_superblock_has_gone_bad_is_told_by_its_sums() {
-    // Its checksum, too.
-    for (field, at) in [("magic", 3), ("free", FIELDS.at("free") + 1), ("crc", 4095)] {
+    // Its checksum, and what is in the record of the table of objects, too.
+    let root = FIELDS.at("root");
+    let in_root = [("root.kind", root), ("root.root.address", root + record::FIELDS.at("root"))];
+    for (field, at) in [("magic", 3), ("free", FIELDS.at("free") + 1), ("crc", 4095)].into_iter().chain(in_root) {
         let rig = Rig::new();
         let (disk, good) = (rig.module.disk(), rig.module.superblock().unwrap());
         let mut sealed = SealedSuperblock::new(&good);

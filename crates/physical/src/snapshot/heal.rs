@@ -23,6 +23,7 @@ struct Listed {
 pub(super) struct BadEntry {
     pub(super) slot: u16,
     pub(super) stored: Box<StoredSnapshot>,
+    pub(super) sums: EntrySums,
     pub(super) scribble: Scribble,
 }
 
@@ -92,8 +93,9 @@ impl Trees {
 
     /// What is known of a domain's snapshots has gone bad: no recovery point is made of it.
     pub(super) fn give_up_snapshot(&self, base: &Base, domain: DomainId, bad: BadEntry) -> Error {
-        let BadEntry { slot, stored, scribble } = bad;
-        let listed = self.listed(base, domain, slot);
+        let BadEntry { slot, stored, sums, scribble } = bad;
+        // It may have been hit as well.
+        let listed = self.listed(base, domain, slot).filter(|listed| sums.are_of(&listed.bytes));
         let changed_for = listed.as_ref().and_then(|listed| listed.changed_for);
         let told = told(&stored, listed.as_ref().map(|listed| &listed.stored), changed_for);
         base.give_up_own(scribble, system_key(snapshots_of(domain)), &told)

@@ -202,12 +202,12 @@ impl Kept {
     /// Somebody has written to one of them who must not.
     fn verify(&self, domain: DomainId) -> std::result::Result<(), BadEntry> {
         let Some(of_domain) = self.domains.get(&domain) else { return Ok(()) };
-        let held = of_domain.held.iter().map(|held| (held.verify(), &held.slot, &held.stored));
-        let deleted = of_domain.deleted.iter().map(|deleted| (deleted.verify(), &deleted.slot, &deleted.stored));
-        let bad = |(verified, slot, stored): (std::result::Result<(), Scribble>, &Slot, &StoredSnapshot)| {
-            verified.map_err(|scribble| BadEntry { slot: slot.get(), stored: Box::new(stored.clone()), scribble })
-        };
-        held.chain(deleted).try_for_each(bad)
+        let held = of_domain.held.iter().map(|held| (held.verify(), &held.slot, &held.stored, held.sums));
+        let deleted = of_domain.deleted.iter();
+        let deleted = deleted.map(|deleted| (deleted.verify(), &deleted.slot, &deleted.stored, deleted.sums));
+        held.chain(deleted).try_for_each(|(verified, slot, stored, sums)| {
+            verified.map_err(|scribble| BadEntry { slot: slot.get(), stored: Box::new(stored.clone()), sums, scribble })
+        })
     }
 
     /// The domain has these blocks no more. Whether a snapshot has them: they are in its dead list then.
@@ -612,10 +612,15 @@ impl Module {
         let Some((at, held)) = trees.kept.find(domain, id) else { return Err(Error::NoSnapshot(id.0.to_string())) };
         let before = trees.kept.of(domain)[..at].last().map_or(0, |before| before.stored.epoch);
         let (runs, is_end) = trees.dead_part(&self.base, domain, held.slot.get(), count.pages, PAGES)?;
-        count.pages += PAGES;
         let runs = runs.iter().filter(|run| run.birth_log > before);
+        count.pages += PAGES;
         match trees.freed_by(&self.base, runs, &mut count.uses) {
             Ok(blocks) => count.blocks += blocks,
+            // Gone bad in memory, not there: what has been counted of this part is not known, so it begins anew.
+            Err(error @ Error::GivenUp(_)) => {
+                *count = SnapshotCount::default();
+                return Err(error);
+            }
             // A deletion leaves what may be shared in use then.
             Err(error) => tracing::error!(%error, "reference table: what only a snapshot has cannot be counted"),
         }
