@@ -100,7 +100,7 @@ pub struct DeviceFault {
     pub address: Option<u64>,
     /// Bytes concerned.
     pub length: u64,
-    /// The object and its page that were to be read, where it was one.
+    /// The object and its page that were to be read, where it was one. Its words have the page alone: people know files by their paths.
     pub page: Option<(ObjectKey, PageIndex)>,
     /// The system's words.
     pub cause: String,
@@ -112,8 +112,8 @@ impl fmt::Display for DeviceFault {
         if let Some(address) = self.address {
             write!(f, " at block {address} ({} bytes)", self.length)?;
         }
-        if let Some((object, index)) = &self.page {
-            write!(f, ", {object}, page {index}")?;
+        if let Some((_, index)) = &self.page {
+            write!(f, ", page {index}")?;
         }
         write!(f, ": {}", self.cause)
     }
