@@ -89,23 +89,17 @@ pub(crate) fn ask_for_starts(blocks: &[&[u8; PAGE_SIZE]]) {
     blocks.iter().for_each(|block| prefetch_part(block, 0..ASKED));
 }
 
-/// So many blocks ahead the beginning is asked for where bytes are asked for all the time: finding a page of memory takes longer than fetching its bytes.
-const STARTS_AHEAD: usize = 6;
-
-/// Sums blocks that come from memory by a function that asks for nothing on the way: before each, what comes next is asked for, of the next one the second
-/// half and of the one behind it the first.
-pub(crate) fn each_asked_for(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64], sum: impl Fn(&[u8]) -> u64) {
+/// Sums blocks that come from memory by a function that asks for nothing on the way: before each, what comes next is asked for ([`prefetch_ahead`]).
+pub(crate) fn each_in_turn(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64], sum: impl Fn(&[u8]) -> u64) {
     for (at, (block, of_block)) in blocks.iter().zip(sums).enumerate() {
-        // Nobody has asked for anything of the second one.
-        let of_next = if at == 0 { 0 } else { PAGE_SIZE / 2 };
-        for (ahead, part) in [(STARTS_AHEAD, 0..1), (1, of_next..PAGE_SIZE), (2, 0..PAGE_SIZE / 2)] {
-            if let Some(block) = blocks.get(at + ahead) {
-                ask_for_at_once(&block[part]);
-            }
-        }
+        prefetch_ahead(at, |at| blocks.get(at).copied());
         *of_block = sum(*block);
     }
 }
+
+/// So many blocks ahead the beginning is asked for when two at a time are summed: finding a page of memory takes longer than fetching its bytes.
+#[cfg(target_arch = "x86_64")]
+const STARTS_AHEAD: usize = 6;
 
 /// Goes through blocks that come from memory, two at a time: `sum` gets them, with the number of the first, to sum them side by side, and the two that come
 /// next, to ask for them row by row; one that is left over at the end comes there twice, and is given back.
@@ -158,15 +152,6 @@ pub(crate) const AHEAD: usize = PAGE_SIZE / 2;
 /// Whether the block behind block `at` in memory is the next of them.
 pub(crate) fn is_followed(blocks: &[&[u8; PAGE_SIZE]], at: usize) -> bool {
     blocks.get(at + 1).is_some_and(|next| next.as_ptr() == blocks[at].as_ptr_range().end)
-}
-
-/// As [`ask_for`], into the first cache.
-#[inline]
-fn ask_for_at_once(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    crate::simd::prefetch_first(bytes);
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
 }
 
 #[inline]

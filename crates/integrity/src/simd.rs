@@ -1,6 +1,6 @@
 //! xor64 and the column sums of Fletcher-256 with AVX-512 and AVX2, chosen at run time.
 //!
-//! The `unsafe` of this crate is here, in `simd/fletcher.rs`, in `rolling/x86*.rs` and in `set_digest/slots.rs`: vector loads and stores, prefetches, and the calls of functions that
+//! The `unsafe` of this crate is here, in `simd/fletcher.rs` and `simd/xxh3.rs`, in `rolling/x86*.rs` and in `set_digest/slots.rs`: vector loads and stores, prefetches, and the calls of functions that
 //! need a CPU feature. Every function here returns `None` where neither feature is there; the callers then use the portable code. The tests in
 //! `simd_tests.rs` hold each against it.
 
@@ -34,19 +34,11 @@ pub(crate) fn prefetch_ahead_of(place: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(AHEAD).cast()) };
 }
 
-/// Asks for bytes, into the first cache.
-#[inline]
-pub(crate) fn prefetch_first(bytes: &[u8]) {
-    for line in bytes.chunks(64) {
-        // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-}
-
 /// Asks for row `at` of a page, 64 bytes, into the first cache.
 #[inline]
 pub(crate) fn prefetch_row(page: &[u8; PAGE_SIZE], at: usize) {
-    prefetch_first(&page.as_chunks::<64>().0[at]);
+    // SAFETY: needs SSE, which every x86-64 has; and is a hint, which reads nothing that the program sees.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(page.as_chunks::<64>().0[at].as_ptr().cast()) };
 }
 
 /// Whether the CPU has vectors of 64 bytes.

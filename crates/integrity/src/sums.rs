@@ -2,7 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use crate::page::{are_neighbours, ask_for_starts, by_twos, each_by_twos};
-use crate::page::{each_asked_for, is_followed};
+use crate::page::{each_in_turn, is_followed};
 #[cfg(target_arch = "x86_64")]
 use crate::simd;
 use crate::{PAGE_SIZE, prefetch_ahead};
@@ -57,7 +57,7 @@ pub(crate) fn xxh3_each(blocks: &[&[u8; PAGE_SIZE]], sums: &mut [u64]) {
     if simd::has_wide() {
         return each_by_twos(blocks, sums, |block, ahead| simd::xxh3(block, ahead).unwrap_or_else(|| xxh3(block)));
     }
-    each_asked_for(blocks, sums, xxh3);
+    each_in_turn(blocks, sums, xxh3);
 }
 
 /// Fletcher-256: over the 128-bit little-endian words w₁ … wₙ, with M = 2^128 − 1,

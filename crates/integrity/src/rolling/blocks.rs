@@ -3,9 +3,9 @@
 #[cfg(target_arch = "x86_64")]
 use super::{KEYS, KEYS_32C, x86_blocks, x86_narrow, x86_sums};
 use super::{ROLLING_BLOCK, tally};
-use crate::page::is_followed;
 #[cfg(target_arch = "x86_64")]
 use crate::page::{are_neighbours, ask_for_starts, by_twos, each_by_twos};
+use crate::page::{each_in_turn, is_followed};
 use crate::{PAGE_SIZE, crc32c, crc64, prefetch_ahead};
 
 type Block = [u8; ROLLING_BLOCK];
@@ -126,10 +126,7 @@ pub(crate) fn crc32c_each(blocks: &[&Block], sums: &mut [u64]) {
     if x86_blocks::has_vectors() {
         return each_by_twos(blocks, sums, |block, ahead| x86_blocks::crc32c_asking(&KEYS_32C, block, ahead).into());
     }
-    for (at, sum) in sums.iter_mut().enumerate() {
-        prefetch_ahead(at, |at| blocks.get(at).copied());
-        *sum = crc32c(blocks[at]).into();
-    }
+    each_in_turn(blocks, sums, |block| crc32c(block).into());
 }
 
 /// The CRC-64 of a block, if the one behind it in memory is summed next: that is asked for on the way.
