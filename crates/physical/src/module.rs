@@ -4,7 +4,7 @@ use crate::alloc::Alloc;
 use crate::base::Base;
 use crate::commit::{CommitOrder, Committing};
 use crate::disk::Disk;
-use crate::format::{BITS, Label, Superblock};
+use crate::format::{Label, Superblock};
 use crate::guarded::Doubled;
 use crate::intent_log::IntentLog;
 use crate::meta_block::MetadataProtection;
@@ -14,7 +14,7 @@ use crate::scribble::Moment;
 use crate::scrub::SharedSeen;
 use crate::sealed::Sealed;
 use crate::snapshot::DeletionSlice;
-use crate::tree::{FindNode, Trees};
+use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
@@ -360,13 +360,8 @@ impl ObjectStore for Module {
             return Err(Error::Protocol(format!("domain {} does not exist", domain.0)));
         }
         let mut found = Vec::with_capacity(count);
-        let mut looked_at = None;
         while found.len() < count {
-            // What the map calls in use is asked of nobody else: each of its pages is verified when the search comes to it.
-            let page = next.get() / BITS;
-            let node: FindNode = if looked_at == Some(page) { Trees::node } else { Trees::node_now };
-            looked_at = Some(page);
-            let Some(id) = self.surely(|| self.trees().find_free_id(&self.base, domain, next.get(), node))? else {
+            let Some(id) = self.surely(|| self.trees().find_free_id(&self.base, domain, next.get()))? else {
                 return Err(Error::Limit { what: "object ids of a domain", limit: OBJECT_END, got: next.get() });
             };
             found.push(ObjectId(id));

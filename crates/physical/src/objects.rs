@@ -303,9 +303,11 @@ impl Trees {
 
     /// First id at or behind `from` that no object of the domain has. What the map calls free is asked of the object table too:
     /// a creation over an object would be refused only when the epoch is written, and fail all of it.
-    pub(crate) fn find_free_id(&self, base: &Base, domain: DomainId, from: u64, node: FindNode) -> Result<Option<u64>> {
+    ///
+    /// What the map calls in use is asked of nobody else, so its pages are verified each time.
+    pub(crate) fn find_free_id(&self, base: &Base, domain: DomainId, from: u64) -> Result<Option<u64>> {
         let mut from = from;
-        while let Some(id) = self.find_map_bit_by(base, map_of(domain), from, false, node)? {
+        while let Some(id) = self.find_map_bit_now(base, map_of(domain), from, false)? {
             match self.find(base, ObjectKey { domain, object: ObjectId(id) }) {
                 Ok(None) => return Ok(Some(id)),
                 Ok(Some(_)) => tracing::warn!(domain = domain.0, id, "free in the map of objects, and in use"),

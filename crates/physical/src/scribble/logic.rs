@@ -287,7 +287,7 @@ impl Lab<'_> {
                 None => None,
             },
             LogicBug::UsedIdFree => {
-                let free = trees.find_free_id(base, DomainId::MAIN, 100, Trees::node)?;
+                let free = trees.find_free_id(base, DomainId::MAIN, 100)?;
                 match free {
                     Some(id) => {
                         trees.set_map_bit(base, map_of(DomainId::MAIN), ObjectId(id), false, true)?;
