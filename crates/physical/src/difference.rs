@@ -3,9 +3,9 @@
 
 use crate::disk::Disk;
 use crate::format::fields::Fields;
-use crate::format::{BITS, BlockPointer, Fault, POINTERS, RECORD_BYTES, blockptr, record};
-use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use crate::tree::span;
+use crate::format::{BITS, BlockPointer, Fault, RECORD_BYTES, blockptr, record};
+use crate::meta_block::{MetaBlock, NodeKey};
+use crate::named::{stored_block, stored_pointer};
 use crate::words::{Bad, Words};
 use holdfast_object::{Difference, Epoch, ObjectKey};
 use std::fmt::Write;
@@ -43,8 +43,8 @@ pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &Block
     if stored.is_hole() {
         return "it is new, so the last recovery point has none to tell the bytes by".into();
     }
-    match stored.addresses().find_map(|address| read_copy(disk, key, stored, address).ok()) {
-        Some(copy) => since_then(&copy.into_inner().0.0, block.bytes()),
+    match stored_block(disk, key, stored) {
+        Some(stored) => since_then(&stored, block.bytes()),
         None => "the last recovery point's cannot be read to tell the bytes".into(),
     }
 }
@@ -82,22 +82,9 @@ pub(crate) fn stored_page(
     root: &BlockPointer,
     page: u64,
 ) -> Option<([u8; 4096], Epoch)> {
-    let mut pointer = *root;
-    for level in (0..=levels).rev() {
-        if pointer.is_hole() {
-            return None;
-        }
-        let key = NodeKey::new(object, level, page / span(level));
-        let copy = pointer.addresses().find_map(|address| read_copy(disk, key, &pointer, address).ok())?;
-        let bytes = copy.into_inner().0.0;
-        if level == 0 {
-            return Some((bytes, pointer.birth_phys));
-        }
-        let slot = (page / span(level - 1) % POINTERS) as usize;
-        let child = bytes.as_chunks().0.get(slot)?;
-        pointer = BlockPointer::decode(child);
-    }
-    None
+    let node = NodeKey::new(object, 0, page);
+    let pointer = stored_pointer(disk, node, levels, root)?;
+    stored_block(disk, node, &pointer).map(|bytes| (bytes, pointer.birth_phys))
 }
 
 /// Most fields that are told, most bytes of one, and most runs of blocks.

@@ -351,13 +351,13 @@ impl MetaBlock {
     }
 
     /// Reads and verifies the block that `pointer` names, from its second copy if the first is bad, which is then
-    /// repaired if it `is_named` by the pointer ([`Trees::is_named`](crate::tree::Trees::is_named)). Nor is the device blamed if there is none
-    /// and the pointer may come from memory that has gone bad (`is_in_doubt`).
+    /// repaired if it `is_named` by the pointer ([`Trees::is_named`](crate::tree::Trees::is_named), whose errors it has). Nor is the device blamed
+    /// if there is none and the pointer may come from memory that has gone bad (`is_in_doubt`).
     pub(crate) fn load(
         disk: &Disk,
         key: NodeKey,
         pointer: &BlockPointer,
-        is_named: impl FnOnce() -> bool,
+        is_named: impl FnOnce() -> Result<bool>,
         is_in_doubt: impl FnOnce() -> bool,
     ) -> Result<MetaBlock> {
         let mut first_error = None;
@@ -365,7 +365,7 @@ impl MetaBlock {
             match read_copy(disk, key, pointer, address) {
                 Ok(bytes) => {
                     let block = MetaBlock::clean(bytes, key, pointer, disk.metadata);
-                    if first_error.is_some() && is_named() {
+                    if first_error.is_some() && is_named()? {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
                     block.check(disk, key, address)?;

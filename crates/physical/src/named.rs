@@ -1,69 +1,262 @@
 //! Whether a block is what a pointer says, before something is written over it. A bad copy is replaced by a good one through the pointer that names
-//! both. If somebody has written to that pointer, the "bad copy" may be anybody's block, and what would be written over it could not be taken
-//! back. So what has the pointer is verified just now. A clean block that had it and has left memory since was verified when it was last used.
+//! both. If that pointer has gone bad in memory, the "bad copy" may be anybody's block, and what would be written over it could not be taken
+//! back. Sums in memory do not settle that: what they do not see they vouch for. So the pointer is read again from the device, from the newest
+//! superblock down, each block verified by the pointer to it that the one above has there. Nothing on that way is taken from memory, so no
+//! pointer that has gone bad there, and none above it, can vouch for itself.
+//!
+//! This is asked only where a checksum did not fit.
+//!
+//! Invariants:
+//! - what was born no later than the newest superblock is in the domain's tree there, or in that of the first snapshot since its birth: a snapshot
+//!   keeps all that there was, so if any has it, that one does;
+//! - what was born later is not on the device yet. Nothing is repaired through it, and nobody is blamed: a later look is.
 
 use crate::base::Base;
-use crate::format::{BlockPointer, RECORDS, Record};
-use crate::meta_block::{MetaBlock, NodeKey, Scribble};
-use crate::objects::{system_key, table_of};
-use crate::sealed_record::SealedRecord;
-use crate::tree::{Change, Trees};
-use holdfast_object::DomainId;
+use crate::disk::Disk;
+use crate::format::snapshot::SNAPSHOT_BYTES;
+use crate::format::{BlockPointer, POINTERS, RECORDS, Record, StoredSnapshot, Superblock};
+use crate::meta_block::{MetaBlock, NodeKey, read_copy};
+use crate::objects::{holder, snapshots_of, system_key, table_of};
+use crate::open::{read_label, read_superblocks};
+use crate::tree::{Trees, span};
+use holdfast_guard::closed;
+use holdfast_object::{Corruption, DomainId, Epoch, Error, ObjectKey, Place, Result};
+use std::cell::OnceCell;
 
-/// What in memory may have a pointer.
-#[derive(Default)]
-struct Found {
-    /// Something good has it.
-    is_named: bool,
-    /// Something has gone bad.
-    is_bad: bool,
+/// The trees of the last recovery point, as the device has them. For one hold of the read gate, or of all that there is: what it has
+/// freed since is not handed out meanwhile.
+pub(crate) struct OnDevice<'a> {
+    disk: &'a Disk,
+    /// `None`: it cannot be read.
+    newest: OnceCell<Option<Superblock>>,
 }
 
-impl Found {
-    fn look(&mut self, verified: Result<bool, Scribble>) {
-        self.is_named |= verified == Ok(true);
-        self.is_bad |= verified.is_err();
+/// What the device has in the place of a pointer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// That pointer.
+    Same,
+    /// Another one, or a hole.
+    Another(Box<BlockPointer>),
+    /// What leads there cannot be read, or the pointer is not on the device yet.
+    Unknown,
+}
+
+impl<'a> OnDevice<'a> {
+    /// Reads nothing yet.
+    pub(crate) fn new(disk: &'a Disk) -> OnDevice<'a> {
+        OnDevice { disk, newest: OnceCell::new() }
     }
+
+    /// What there is in the place of a pointer to this block.
+    pub(crate) fn ask(&self, node: NodeKey, pointer: &BlockPointer) -> Answer {
+        self.look(node, pointer).unwrap_or(Answer::Unknown)
+    }
+
+    fn newest(&self) -> Option<&Superblock> {
+        let read = || -> Result<Option<Superblock>> {
+            let label = read_label(self.disk.device())?;
+            Ok(read_superblocks(self.disk.device(), &label)?.into_iter().next())
+        };
+        let newest = self.newest.get_or_init(|| {
+            closed(read).unwrap_or_else(|error| {
+                tracing::warn!(%error, "nothing is repaired, as the superblocks cannot be read");
+                None
+            })
+        });
+        newest.as_ref()
+    }
+
+    fn look(&self, node: NodeKey, pointer: &BlockPointer) -> Option<Answer> {
+        let newest = self.newest()?;
+        if pointer.birth_log > newest.epoch {
+            return None;
+        }
+        let key = node.object_key();
+        let living = self.below(self.record(newest, key)?, node)?;
+        if living == *pointer {
+            return Some(Answer::Same);
+        }
+        let first = match holder(key) {
+            Some(domain) => self.first_since(newest, domain, pointer.birth_log)?,
+            None => None,
+        };
+        let kept = match first {
+            Some(snapshot) if key.domain == DomainId::SYSTEM => self.below(Some(snapshot.table), node)?,
+            Some(snapshot) => self.below(self.record_in(&snapshot.table, key)?, node)?,
+            None => BlockPointer::HOLE,
+        };
+        Some(match kept {
+            kept if kept == *pointer => Answer::Same,
+            // That whose contents it has, for who is told.
+            kept if kept.sums == pointer.sums => Answer::Another(Box::new(kept)),
+            _ => Answer::Another(Box::new(living)),
+        })
+    }
+
+    /// The pointer to a block of the object with this record.
+    fn below(&self, record: Option<Record>, node: NodeKey) -> Option<BlockPointer> {
+        let Some(record) = record else { return Some(BlockPointer::HOLE) };
+        stored_pointer(self.disk, node, record.levels, &record.root)
+    }
+
+    /// An object's record. Outside, as of all that follow, `None`: it cannot be read.
+    fn record(&self, newest: &Superblock, key: ObjectKey) -> Option<Option<Record>> {
+        match key.domain {
+            DomainId::SYSTEM if key.object.0 == 0 => Some(Some(newest.root.clone())),
+            DomainId::SYSTEM => self.record_in(&newest.root, key),
+            domain => match self.record_in(&newest.root, system_key(table_of(domain)))? {
+                Some(table) => self.record_in(&table, key),
+                None => Some(None),
+            },
+        }
+    }
+
+    /// An object's record in its object table, of which this is the record.
+    fn record_in(&self, table: &Record, key: ObjectKey) -> Option<Option<Record>> {
+        let page = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
+        let pointer = stored_pointer(self.disk, page, table.levels, &table.root)?;
+        if pointer.is_hole() {
+            return Some(None);
+        }
+        let bytes = stored_block(self.disk, page, &pointer)?;
+        let record = bytes.as_chunks().0.get((key.object.0 % RECORDS) as usize)?;
+        Record::decode(record, self.disk.newest(), self.disk.blocks(), false).ok()
+    }
+
+    /// The first snapshot of a domain that has what was born then.
+    fn first_since(&self, newest: &Superblock, domain: DomainId, born: Epoch) -> Option<Option<StoredSnapshot>> {
+        let list = system_key(snapshots_of(domain));
+        let Some(record) = self.record(newest, list)? else { return Some(None) };
+        let mut first: Option<StoredSnapshot> = None;
+        let mut below = vec![(NodeKey::new(list, record.levels, 0), record.root)];
+        while let Some((node, pointer)) = below.pop().filter(|(_, pointer)| !pointer.is_hole()) {
+            let bytes = stored_block(self.disk, node, &pointer)?;
+            if node.level > 0 {
+                let level = node.level - 1;
+                let children = (node.index * POINTERS..).zip(bytes.as_chunks().0);
+                let children =
+                    children.map(|(index, child)| (NodeKey { level, index, ..node }, BlockPointer::decode(child)));
+                below.extend(children.filter(|(_, pointer)| !pointer.is_hole()));
+                continue;
+            }
+            for entry in bytes.as_chunks::<SNAPSHOT_BYTES>().0 {
+                let stored = StoredSnapshot::decode(entry, newest.epoch, self.disk.blocks()).ok()?;
+                let stored = stored.filter(|stored| !stored.is_deleted && stored.epoch >= born);
+                first = first.into_iter().chain(stored).min_by_key(|stored| stored.epoch);
+            }
+        }
+        Some(first)
+    }
+}
+
+/// The pointer to a block of an object's tree as the device has it, by that to the tree; a hole if there is none. `None`: what leads there
+/// cannot be read.
+pub(crate) fn stored_pointer(disk: &Disk, node: NodeKey, levels: u8, root: &BlockPointer) -> Option<BlockPointer> {
+    if node.level > levels || node.index >= span(levels - node.level) {
+        return Some(BlockPointer::HOLE);
+    }
+    let mut pointer = *root;
+    for level in (node.level + 1..=levels).rev() {
+        if pointer.is_hole() {
+            break;
+        }
+        let above = NodeKey { level, index: node.index / span(level - node.level), ..node };
+        let bytes = stored_block(disk, above, &pointer)?;
+        let slot = (node.index / span(level - 1 - node.level) % POINTERS) as usize;
+        pointer = BlockPointer::decode(bytes.as_chunks().0.get(slot)?);
+    }
+    Some(pointer)
+}
+
+/// A good copy of a block, as it is on the device.
+pub(crate) fn stored_block(disk: &Disk, node: NodeKey, pointer: &BlockPointer) -> Option<[u8; 4096]> {
+    let copy = pointer.addresses().find_map(|address| read_copy(disk, node, pointer, address).ok())?;
+    Some(copy.into_inner().0.0)
 }
 
 impl Trees {
-    /// Whether something good in memory has this pointer in the place where that of the block is; or it has left memory, and nothing is bad that
-    /// may have had it.
-    pub(crate) fn is_named(&self, base: &Base, node: NodeKey, pointer: &BlockPointer) -> bool {
-        if !base.disk.metadata.rolls() {
-            return true;
+    /// Whether a bad copy of a block may be replaced through this pointer, as the device has it in the same place.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: the device has another one there. The pointer has gone bad in memory, and nothing was written through it. What may have it is
+    /// forgotten if it is on the device, and the epoch being built begun anew, which may have gone by it.
+    pub(crate) fn is_named(
+        &self,
+        base: &Base,
+        on_device: &OnDevice<'_>,
+        node: NodeKey,
+        pointer: &BlockPointer,
+    ) -> Result<bool> {
+        if base.disk.read_only().is_some() {
+            return Ok(false);
         }
-        let mut found = Found::default();
+        match on_device.ask(node, pointer) {
+            Answer::Same => Ok(true),
+            Answer::Unknown => Ok(false),
+            // A page may have been replaced since it was found. What its sums see is told by whoever comes by it.
+            Answer::Another(_) if node.level == 0 && !self.still_has(base, node, pointer) => Ok(false),
+            Answer::Another(_) if self.is_in_doubt(base) => Ok(false),
+            Answer::Another(stored) => Err(self.misnamed(base, node, pointer, &stored)),
+        }
+    }
+
+    /// Whether memory has this pointer of a page now, of the domain's or of the first snapshot's since it was born.
+    fn still_has(&self, base: &Base, node: NodeKey, pointer: &BlockPointer) -> bool {
+        let key = node.object_key();
+        let record = match key.domain {
+            DomainId::SYSTEM => self.system.get(&key.object.0).map(|record| Record::clone(record)),
+            _ => self.find(base, key).ok().flatten(),
+        };
+        let now = record.and_then(|record| self.pages(base, key, &record, node.index, 1).ok());
+        let kept = holder(key).map_or(&[][..], |domain| self.kept.of(domain));
+        now.is_some_and(|now| now[0] == *pointer)
+            || kept
+                .iter()
+                .find(|held| held.stored.epoch >= pointer.birth_log)
+                .is_some_and(|first| first.view.still_has(base, node, pointer))
+    }
+
+    /// The device has another pointer in the place of this one.
+    fn misnamed(&self, base: &Base, node: NodeKey, pointer: &BlockPointer, stored: &BlockPointer) -> Error {
+        let key = node.object_key();
         let (parent, slot) = node.parent();
-        self.look_at(base, parent, &mut found, |block| block.pointer(slot) == *pointer);
-        self.look_at_records(base, node, pointer, &mut found);
-        found.is_named || !found.is_bad
-    }
-
-    /// Records of the object, for its topmost block.
-    fn look_at_records(&self, base: &Base, node: NodeKey, pointer: &BlockPointer, found: &mut Found) {
-        let is_it = |record: &Record| record.levels == node.level && record.root == *pointer;
-        let verified = |record: &SealedRecord| record.bytes().map(|_| is_it(record));
-        if node.domain == DomainId::SYSTEM.0 {
-            let own = self.system.get(&node.object).into_iter();
-            own.chain(self.kept.tables()).for_each(|record| found.look(verified(record)));
+        let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
+        let mut place = Place { object: Some(key), address: None, ..base.disk.place(0) };
+        let (mut what, mut changed) = ("root pointer of the record".to_string(), None);
+        let mut is_above = |block: &MetaBlock, address: u64, changed_for| {
+            if block.pointer(slot) == *pointer {
+                place = parent.place(&base.disk, address);
+                place.address = place.address.filter(|address| *address != 0);
+                (what, changed) = (format!("pointer in slot {slot}"), changed_for);
+            }
+        };
+        if let Some(dirty) = self.dirty.get(&parent) {
+            is_above(&dirty.block, 0, Some(dirty.changed));
         }
-        if let Some(Change::Present(record)) = self.changed.get(&node.object_key()) {
-            found.look(verified(record));
+        for (of, address) in base.cache.versions().into_iter().filter(|(of, _)| *of == parent || *of == table) {
+            let changed_for = base.cache.birth(of, address, base.disk.newest());
+            let block = base.cache.take(of, address);
+            if let Some(block) = block.filter(|_| of == parent) {
+                is_above(&block, address, changed_for);
+            }
         }
-        let table = system_key(table_of(DomainId(node.domain)));
-        let (newest, blocks) = (base.disk.newest(), base.disk.blocks());
-        self.look_at(base, NodeKey::new(table, 0, node.object / RECORDS), found, |block| {
-            let bytes = block.record((node.object % RECORDS) as usize);
-            Record::decode(bytes, newest, blocks, true).is_ok_and(|record| record.as_ref().is_some_and(is_it))
-        });
+        what += " in memory, to which somebody has written who must not, and no sum sees it";
+        let mut got = told(pointer);
+        if let Some(changed) = changed {
+            got += &format!(", last changed legally for epoch {changed}");
+        }
+        base.disk.counters.scribbled();
+        base.disk.give_up(Corruption { place, what, expected: told(stored) + ", as on the device", got })
     }
+}
 
-    /// All versions of a block that are in memory.
-    fn look_at(&self, base: &Base, key: NodeKey, found: &mut Found, has_it: impl Fn(&MetaBlock) -> bool) {
-        let dirty = self.dirty.get(&key).map(|dirty| dirty.block.share());
-        let versions = base.cache.versions().into_iter().filter(|(of, _)| *of == key);
-        let clean = versions.filter_map(|(key, address)| base.cache.get(key, address)).map(|(block, _)| block);
-        dirty.into_iter().chain(clean).for_each(|block| found.look(block.verify(key).map(|()| has_it(&block))));
+/// In words.
+fn told(pointer: &BlockPointer) -> String {
+    if !pointer.is_stored() {
+        return "no block".into();
     }
+    let BlockPointer { address: [first, second], birth_phys, birth_log, sums, .. } = pointer;
+    let second = if *second == 0 { String::new() } else { format!(" and {second}") };
+    format!("block {first}{second} of epoch {birth_phys}, named in {birth_log}, checksum {}", sums.primary)
 }

@@ -4,6 +4,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, RecordKind};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
+use crate::named::OnDevice;
 use crate::own_records::misled;
 use holdfast_integrity::{Checksum, Mismatch, PageSums, Protection, StoredSums};
 use holdfast_object::{
@@ -141,9 +142,9 @@ impl Module {
             });
             match outcome {
                 Ok(sums) => {
-                    let live = ObjectKey { object: key.object.live(), ..key };
-                    if first_error.is_some() && self.trees().is_named(&self.base, NodeKey::new(live, 0, index), pointer)
-                    {
+                    let node = NodeKey::new(ObjectKey { object: key.object.live(), ..key }, 0, index);
+                    let is_named = || self.trees().is_named(&self.base, &OnDevice::new(self.disk()), node, pointer);
+                    if first_error.is_some() && is_named()? {
                         let place = page_place(key, index, self.disk().place(pointer.address[0]));
                         self.disk().repair(pointer.address[0], bytes, &place);
                     }

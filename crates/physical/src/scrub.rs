@@ -25,6 +25,7 @@ use crate::format::{BlockPointer, LABELS, POINTERS, RECORDS, RING_SLOTS, Record,
 use crate::mend;
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::module::Module;
+use crate::named::OnDevice;
 use crate::objects::{system_key, table_of};
 use crate::own_records::misled;
 use crate::tree::{Trees, span};
@@ -249,7 +250,7 @@ impl Module {
             }
         }
         if bad {
-            self.bad_block(step, trees, state, node, pointer)?;
+            self.bad_block(step, trees, &OnDevice::new(self.disk()), state, node, pointer)?;
         }
         let Some(good) = good else { return Ok(None) };
         let block = Arc::new(MetaBlock::clean(good, node, pointer, self.disk().metadata));
@@ -400,9 +401,9 @@ impl Module {
         if bad.is_empty() {
             return Ok(());
         }
-        let trees = self.trees();
+        let (trees, on_device) = (self.trees(), OnDevice::new(self.disk()));
         for Copy { node, pointer, state, .. } in bad {
-            self.bad_block(step, &trees, state, node, &pointer)?;
+            self.bad_block(step, &trees, &on_device, state, node, &pointer)?;
         }
         Ok(())
     }
@@ -410,11 +411,12 @@ impl Module {
     /// Reads each copy of a block by itself, and replaces bad ones by a good one.
     ///
     /// # Errors
-    /// [`Error::GivenUp`]: no copy is good, and the pointer may be none, as something in memory has gone bad.
+    /// [`Error::GivenUp`]: no copy is good, and the pointer may be none, as something in memory has gone bad; or the device has another pointer.
     fn bad_block(
         &self,
         step: &mut ScrubStep,
         trees: &Trees,
+        on_device: &OnDevice<'_>,
         state: SnapshotId,
         node: NodeKey,
         pointer: &BlockPointer,
@@ -436,7 +438,7 @@ impl Module {
         };
         match good {
             Some(good) => {
-                let is_named = bad.is_empty() || trees.is_named(&self.base, node, pointer);
+                let is_named = bad.is_empty() || trees.is_named(&self.base, on_device, node, pointer)?;
                 for (address, error) in &bad {
                     let place = in_state(node.place(disk, *address), state);
                     match is_named {

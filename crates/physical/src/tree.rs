@@ -19,6 +19,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record};
 use crate::guarded::Counted;
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
+use crate::named::OnDevice;
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
 use crate::slots::Misfit;
@@ -115,7 +116,7 @@ fn copy_to_change(trees: &Trees, base: &Base, key: NodeKey, pointer: &BlockPoint
             &base.disk,
             key,
             pointer,
-            || trees.is_named(base, key, pointer),
+            || trees.is_named(base, &OnDevice::new(&base.disk), key, pointer),
             || trees.is_in_doubt(base),
         )?,
     };
@@ -146,7 +147,8 @@ impl Trees {
         if let Some(block) = self.in_memory(base, key, pointer)? {
             return Ok(block);
         }
-        let (is_named, is_in_doubt) = (|| self.is_named(base, key, pointer), || self.is_in_doubt(base));
+        let is_named = || self.is_named(base, &OnDevice::new(&base.disk), key, pointer);
+        let is_in_doubt = || self.is_in_doubt(base);
         let block = Arc::new(MetaBlock::load(&base.disk, key, pointer, is_named, is_in_doubt)?);
         base.keep(key, pointer.address[0], pointer.birth_phys, block.clone());
         Ok(block)
@@ -736,14 +738,17 @@ impl Trees {
         let block = match dirty.or(cached) {
             Some(block) => Some(block),
             None if pointer.kind != PointerKind::Tree => return,
-            // What goes away is not repaired.
-            None => match MetaBlock::load(&base.disk, node, pointer, || false, || self.is_in_doubt(base)) {
-                Ok(block) => Some(Arc::new(block)),
-                Err(error) => {
-                    tracing::error!(%error, "blocks under a tree block that cannot be read stay in use");
-                    None
+            // What goes away is not repaired. Through a pointer that has gone bad in memory nothing goes away, as the epoch is given up.
+            None => {
+                let is_named = || self.is_named(base, &OnDevice::new(&base.disk), node, pointer).map(|_| false);
+                match MetaBlock::load(&base.disk, node, pointer, is_named, || self.is_in_doubt(base)) {
+                    Ok(block) => Some(Arc::new(block)),
+                    Err(error) => {
+                        tracing::error!(%error, "blocks under a tree block that cannot be read stay in use");
+                        None
+                    }
                 }
-            },
+            }
         };
         if let Some(block) = block {
             self.audit.dropped(key, &block, self.kept.newest_epoch(DomainId::MAIN), base.disk.metadata);

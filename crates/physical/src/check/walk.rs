@@ -9,6 +9,7 @@ use crate::format::{
     split_address,
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
+use crate::named::{Answer, OnDevice};
 use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::{runs_in, slot_of};
@@ -106,6 +107,8 @@ pub(super) struct Walk<'a> {
     deleted: Vec<(DomainId, u16)>,
     /// Of the blocks in dead lists, when these have been read.
     births: Births,
+    /// Of which is asked before something is written.
+    on_device: OnDevice<'a>,
 }
 
 impl<'a> Walk<'a> {
@@ -142,6 +145,7 @@ impl<'a> Walk<'a> {
             newest_snapshot,
             deleted,
             births,
+            on_device: OnDevice::new(&base.disk),
         }
     }
 
@@ -383,14 +387,24 @@ impl<'a> Walk<'a> {
             }
         }
         for (address, error) in bad {
-            self.bad_copy(key.place(&self.base.disk, address), address, &error, good.as_ref().map(MetaBlock::bytes));
+            self.bad_copy(key, pointer, address, &error, good.as_ref().map(MetaBlock::bytes));
         }
         good
     }
 
-    fn bad_copy(&mut self, place: Place, address: u64, error: &Error, good: Option<&[u8; 4096]>) {
+    /// The pointer has been in memory for as long as it took to come from the block above to this one.
+    fn bad_copy(
+        &mut self,
+        key: NodeKey,
+        pointer: &BlockPointer,
+        address: u64,
+        error: &Error,
+        good: Option<&[u8; 4096]>,
+    ) {
         let kind = if good.is_some() { FindingKind::BadCopy } else { FindingKind::Unreadable };
-        let repaired = self.repair && good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
+        let good = good.filter(|_| self.repair && self.on_device.ask(key, pointer) == Answer::Same);
+        let repaired = good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
+        let place = key.place(&self.base.disk, address);
         let what = match error {
             Error::Corrupt(corruption) => {
                 format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
@@ -537,6 +551,47 @@ impl<'a> Walk<'a> {
                 self.seen.objects.entry(domain).or_default().push((id, record.attributes.nlink == 0));
             }
             self.object(key, &record, owner.in_snapshot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::looking;
+    use crate::commit::tests::Rig;
+    use holdfast_block::Device;
+    use std::sync::Arc;
+
+    /// As one that has gone bad since it was read from the block above.
+    #[test]
+    fn nothing_is_repaired_through_a_pointer_that_the_device_does_not_have() {
+        let rig = Rig::new();
+        rig.make(3);
+        rig.fill(2, 70);
+        rig.fill(3, 1);
+        rig.commit().unwrap();
+        let (label, superblock) = (rig.module.label().unwrap(), rig.module.superblock().unwrap());
+        let key = |object| ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+        let (right, other) = {
+            let trees = rig.module.trees.read();
+            let root = |object| trees.get(&rig.module.base, key(object)).unwrap().root;
+            (root(2), root(3).address[0])
+        };
+        let wrong = BlockPointer { address: [other, right.address[1]], ..right };
+        let device: Arc<dyn Device> = rig.device.clone();
+        let base = looking(&device, &label, &superblock, true);
+        let before = rig.device.snapshot();
+        for (pointer, damaged) in [(wrong, None), (right, Some(right.address[0]))] {
+            if let Some(block) = damaged {
+                rig.device.alter(block, |bytes| bytes[5] ^= 1).unwrap();
+            }
+            let (mut report, mut visit) = (Report::default(), |_: BlockUse| {});
+            let mut walk = Walk::new(&base, &label, &superblock, ReadPages::All, true, &mut report, &mut visit);
+            assert!(walk.load(NodeKey::new(key(2), 2, 0), &pointer).is_some());
+            let found: Vec<_> = report.findings.iter().map(|finding| (finding.kind, finding.repaired)).collect();
+            assert_eq!(found, [(FindingKind::BadCopy, damaged.is_some())]);
+            assert!(rig.device.snapshot() == before);
         }
     }
 }

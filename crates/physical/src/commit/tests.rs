@@ -94,7 +94,7 @@ impl Rig {
         self.clock.advance_ns(1_000_000_000);
     }
 
-    fn page(&self, byte: u8) -> PinnedPage {
+    pub(crate) fn page(&self, byte: u8) -> PinnedPage {
         let mut frame = self.arena.allocate().expect("a frame");
         frame.fill(byte);
         let sum = Algorithm::Crc64Nvme.sum(&frame[..]);

@@ -643,4 +643,5 @@ fn a_record_is_not_believed_of_a_changed_block_that_went_bad() {
     rig.stored();
 }
 
+mod repairs;
 mod unseen;

@@ -12,6 +12,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, RECORDS, Record};
 use crate::meta_block::{MetaBlock, NodeKey};
 use crate::module::Module;
+use crate::named::OnDevice;
 use crate::objects::{system_key, table_of};
 use crate::read::page_place;
 use crate::snapshot::{Held, Side};
@@ -319,21 +320,24 @@ impl Module {
         let good: &[u8; PAGE_SIZE] = pinned.bytes();
         // Nobody else gets the block meanwhile.
         let _gate = self.gate.read();
-        let (pointer, is_named) = {
+        let (pointer, node) = {
             let trees = self.trees();
             let (state, live) = trees.state_of(key)?;
             let record = state.find(&self.base, live)?.ok_or(Error::NoObject(key))?;
-            let pointer = state.pages(&self.base, live, &record, index, 1)?[0];
-            (pointer, trees.is_named(&self.base, NodeKey::new(live, 0, index), &pointer))
+            (state.pages(&self.base, live, &record, index, 1)?[0], NodeKey::new(live, 0, index))
         };
-        if !is_named || pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
+        if pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
             return Ok(false);
         }
         let mut back = Box::new(crate::disk::Block([0; PAGE_SIZE]));
         let mut is_good = |address| self.disk().read_block(address, &mut back.0).is_ok() && back.0 == *good;
-        Ok(pointer.addresses().all(|address| {
+        let bad: Vec<u64> = pointer.addresses().filter(|address| !is_good(*address)).collect();
+        if !bad.is_empty() && !self.trees().is_named(&self.base, &OnDevice::new(self.disk()), node, &pointer)? {
+            return Ok(false);
+        }
+        Ok(bad.into_iter().all(|address| {
             let place = page_place(key, index, self.disk().place(address));
-            is_good(address) || self.disk().repair(address, good, &place) && is_good(address)
+            self.disk().repair(address, good, &place) && is_good(address)
         }))
     }
 }
