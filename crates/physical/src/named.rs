@@ -194,27 +194,32 @@ impl Trees {
         match on_device.ask(node, pointer) {
             Answer::Same => Ok(true),
             Answer::Unknown => Ok(false),
-            // A page may have been replaced since it was found. What its sums see is told by whoever comes by it.
-            Answer::Another(_) if node.level == 0 && !self.still_has(base, node, pointer) => Ok(false),
+            // It may have been replaced since it was found. What its sums see is told by whoever comes by it.
+            Answer::Another(_) if !self.still_has(base, node, pointer) => Ok(false),
             Answer::Another(_) if self.is_in_doubt(base) => Ok(false),
             Answer::Another(stored) => Err(self.misnamed(base, node, pointer, &stored)),
         }
     }
 
-    /// Whether memory has this pointer of a page now, of the domain's or of the first snapshot's since it was born.
-    fn still_has(&self, base: &Base, node: NodeKey, pointer: &BlockPointer) -> bool {
+    /// Whether memory has this pointer to the block now, in the domain's tree or in that of the first snapshot since it was born.
+    pub(crate) fn still_has(&self, base: &Base, node: NodeKey, pointer: &BlockPointer) -> bool {
+        let kept = holder(node.object_key()).map_or(&[][..], |domain| self.kept.of(domain));
+        let mut since = kept.iter().filter(|held| held.stored.epoch >= pointer.birth_log);
+        self.pointer_now(base, node) == Some(*pointer)
+            || since.next().is_some_and(|first| first.view.still_has(base, node, pointer))
+    }
+
+    fn pointer_now(&self, base: &Base, node: NodeKey) -> Option<BlockPointer> {
         let key = node.object_key();
         let record = match key.domain {
             DomainId::SYSTEM => self.system.get(&key.object.0).map(|record| Record::clone(record)),
             _ => self.find(base, key).ok().flatten(),
-        };
-        let now = record.and_then(|record| self.pages(base, key, &record, node.index, 1).ok());
-        let kept = holder(key).map_or(&[][..], |domain| self.kept.of(domain));
-        now.is_some_and(|now| now[0] == *pointer)
-            || kept
-                .iter()
-                .find(|held| held.stored.epoch >= pointer.birth_log)
-                .is_some_and(|first| first.view.still_has(base, node, pointer))
+        }?;
+        if node.level == record.levels {
+            return Some(record.root);
+        }
+        let (parent, slot) = node.parent();
+        Some(self.node(base, key, &record, parent.level, parent.index).ok()??.pointer(slot))
     }
 
     /// The device has another pointer in the place of this one.

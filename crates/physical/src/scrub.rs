@@ -12,13 +12,15 @@
 //! - a block that is dirty in memory is passed over, also when its pointer has an address already: it is on its way to the
 //!   device;
 //! - a bad copy is read once more by itself before it is called bad, and only bytes that match the pointer's checksum are
-//!   written over one;
+//!   written over one; that is done when the batch is over, as it is looked first, once in a scrub, for blocks that two pointers name: what one of
+//!   them should have there would be written over what the other one has;
 //! - what has no good copy is told for the domain and for each snapshot that has it, and for each file;
 //! - a block that is good is read and counted once, whoever has it ([`shared`]).
 
 mod kept;
 mod shared;
 
+use crate::check::{NamedTwice, named_twice};
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, LABELS, POINTERS, RECORDS, RING_SLOTS, Record, RecordKind, split_address};
@@ -73,6 +75,14 @@ enum Class {
 /// Found, and not yet read.
 type Batch = Vec<Copy>;
 
+/// A block of which a copy is bad, and another one good.
+struct BadCopies {
+    node: NodeKey,
+    pointer: BlockPointer,
+    /// Whose object it is.
+    state: SnapshotId,
+}
+
 impl Module {
     /// See [`holdfast_object::ObjectStore::scrub_step`].
     pub(crate) fn scrub_some(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep> {
@@ -84,15 +94,20 @@ impl Module {
             let before = step.cursor;
             if before == ScrubCursor::Start {
                 self.scrubbed.clear();
+                *self.disk().twice.lock() = None;
                 self.scrub_labels(&mut step)?;
                 step.cursor = ScrubCursor::At { object: system_key(0), page: 0 };
             } else {
                 let most = blocks - step.counts.blocks();
                 let at = step.clone();
-                step = self.surely(|| {
-                    let mut step = at.clone();
-                    self.scrub_batch(&mut step, BATCH.min(most as usize)).map(|()| step)
+                let (found, bad) = self.surely(|| {
+                    let (mut step, mut bad) = (at.clone(), Vec::new());
+                    self.scrub_batch(&mut step, BATCH.min(most as usize), &mut bad).map(|()| (step, bad))
                 })?;
+                step = match bad.is_empty() {
+                    true => found,
+                    false => self.repaired(&found, &bad)?,
+                };
             }
             debug_assert_ne!(step.cursor, before, "a scrub goes on");
         }
@@ -134,10 +149,71 @@ impl Module {
         note(step, place, what, if is_good { Fate::Repaired } else { Fate::Unrepaired });
     }
 
+    /// Puts right bad copies of blocks that have a good one, if no other pointer names them.
+    fn repaired(&self, step: &ScrubStep, bad: &[BadCopies]) -> Result<ScrubStep> {
+        let disk = self.disk();
+        if disk.read_only().is_none() && disk.twice.lock().is_none() {
+            // Once in a scrub. Nobody waits for that.
+            let twice = named_twice(disk.shared_device()).unwrap_or_else(|error| {
+                tracing::warn!(%error, "whether two pointers name one block cannot be looked for");
+                NamedTwice::new()
+            });
+            *disk.twice.lock() = Some(twice);
+        }
+        self.surely(|| {
+            let mut step = step.clone();
+            let _gate = self.gate.read();
+            let (trees, on_device) = (self.trees(), OnDevice::new(disk));
+            for BadCopies { node, pointer, state } in bad {
+                // It may have been replaced meanwhile.
+                if trees.still_has(&self.base, *node, pointer) {
+                    self.replace_bad(&mut step, &trees, &on_device, (*state, *node), pointer)?;
+                }
+            }
+            Ok(step)
+        })
+    }
+
+    /// Reads each copy of a block once more, and replaces bad ones by a good one.
+    ///
+    /// # Errors
+    /// As [`Trees::is_named`].
+    fn replace_bad(
+        &self,
+        step: &mut ScrubStep,
+        trees: &Trees,
+        on_device: &OnDevice<'_>,
+        (state, node): (SnapshotId, NodeKey),
+        pointer: &BlockPointer,
+    ) -> Result<()> {
+        let disk = self.disk();
+        let (good, bad) = self.copies(node, pointer);
+        let Some(good) = good.filter(|_| !bad.is_empty()) else { return Ok(()) };
+        let is_named = trees.is_named(&self.base, on_device, node, pointer)?;
+        for (address, error) in &bad {
+            let place = in_state(node.place(disk, *address), state);
+            let others = disk.twice.lock().as_ref().and_then(|twice| twice.get(address).cloned());
+            match others {
+                _ if !is_named => note(step, place, says(error), Fate::Unrepaired),
+                None => self.replace(step, place, says(error), *address, good.bytes()),
+                Some(named) => {
+                    let what = format!("{}; two pointers name this block", says(error));
+                    note(step, place, what, Fate::NamedTwice);
+                    let own = (Some(node.object_key()), Some(node.level), Some(node.index));
+                    for other in named.into_iter().filter(|it| (it.object, it.level, it.index) != own) {
+                        let what = "two pointers name this block: this one, and that of a block that is not there";
+                        note(step, other, what.into(), Fate::NamedTwice);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     // ---- trees
 
-    /// Finds some blocks from the cursor on, reads and judges them.
-    fn scrub_batch(&self, step: &mut ScrubStep, most: usize) -> Result<()> {
+    /// Finds some blocks from the cursor on, reads and judges them. `bad` gets those of which a copy is bad, and another one good.
+    fn scrub_batch(&self, step: &mut ScrubStep, most: usize, bad: &mut Vec<BadCopies>) -> Result<()> {
         let _gate = self.gate.read();
         let mut batch = Vec::new();
         let mut leaves = 0;
@@ -146,20 +222,22 @@ impl Module {
             // Taken anew for each leaf, so that writers get in between.
             let trees = self.trees();
             step.cursor = match step.cursor {
-                ScrubCursor::At { object, page } => match self.scrub_leaf(&trees, object, page, step, &mut batch)? {
-                    Some(page) => ScrubCursor::At { object, page },
-                    None => match self.object_after(&trees, object)? {
-                        Some(object) => ScrubCursor::At { object, page: 0 },
-                        None => kept::first(&trees),
-                    },
-                },
+                ScrubCursor::At { object, page } => {
+                    match self.scrub_leaf(&trees, object, page, step, &mut batch, bad)? {
+                        Some(page) => ScrubCursor::At { object, page },
+                        None => match self.object_after(&trees, object)? {
+                            Some(object) => ScrubCursor::At { object, page: 0 },
+                            None => kept::first(&trees),
+                        },
+                    }
+                }
                 ScrubCursor::Kept { domain, epoch, object, page } => {
-                    self.scrub_kept(&trees, (domain, epoch), object, page, step, &mut batch)?
+                    self.scrub_kept(&trees, (domain, epoch), object, page, step, &mut batch, bad)?
                 }
                 ScrubCursor::Start | ScrubCursor::End => break,
             };
         }
-        self.judge(step, batch)
+        self.judge(step, batch, bad)
     }
 
     /// Verifies the tree blocks whose first page is `page`, and notes the pages of the lowest one. Gives the page to go on
@@ -171,6 +249,7 @@ impl Module {
         page: PageIndex,
         step: &mut ScrubStep,
         batch: &mut Batch,
+        bad: &mut Vec<BadCopies>,
     ) -> Result<Option<PageIndex>> {
         let record = match self.scrub_record(trees, key) {
             Ok(Some(record)) => record,
@@ -210,7 +289,7 @@ impl Module {
                     Err(error) => return Err(error),
                 }
             } else {
-                self.scrub_tree_block(trees, SnapshotId::LIVE, node, &pointer, step)?
+                self.scrub_tree_block(trees, SnapshotId::LIVE, node, &pointer, step, bad)?
             };
             let Some(block) = block else { return Ok(after(page, level, end)) };
             if level == 1 {
@@ -238,19 +317,20 @@ impl Module {
         node: NodeKey,
         pointer: &BlockPointer,
         step: &mut ScrubStep,
+        bad: &mut Vec<BadCopies>,
     ) -> Result<Option<Arc<MetaBlock>>> {
         let class = if node.domain == DomainId::SYSTEM.0 { Class::System } else { Class::Tree };
         let mut good = None;
-        let mut bad = false;
+        let mut is_bad = false;
         for address in pointer.addresses() {
             count(&mut step.counts, class);
             match read_copy(self.disk(), node, pointer, address) {
                 Ok(bytes) => good = Some(bytes),
-                Err(_) => bad = true,
+                Err(_) => is_bad = true,
             }
         }
-        if bad {
-            self.bad_block(step, trees, &OnDevice::new(self.disk()), state, node, pointer)?;
+        if is_bad {
+            self.bad_block(step, trees, state, node, pointer, bad)?;
         }
         let Some(good) = good else { return Ok(None) };
         let block = Arc::new(MetaBlock::clean(good, node, pointer, self.disk().metadata));
@@ -369,7 +449,7 @@ impl Module {
     // ---- judging
 
     /// Reads what was found, neighbours on the device together, and looks after what is bad. The gate is held.
-    fn judge(&self, step: &mut ScrubStep, mut copies: Batch) -> Result<()> {
+    fn judge(&self, step: &mut ScrubStep, mut copies: Batch, repairs: &mut Vec<BadCopies>) -> Result<()> {
         copies.sort_unstable_by_key(|copy| copy.address);
         let mut buffer = AlignedBuf::zeroed(copies.len().max(1) * 4096);
         let is_next = |a: &Copy, b: &Copy| a.address.checked_add(1) == Some(b.address);
@@ -401,74 +481,72 @@ impl Module {
         if bad.is_empty() {
             return Ok(());
         }
-        let (trees, on_device) = (self.trees(), OnDevice::new(self.disk()));
+        let trees = self.trees();
         for Copy { node, pointer, state, .. } in bad {
-            self.bad_block(step, &trees, &on_device, state, node, &pointer)?;
+            self.bad_block(step, &trees, state, node, &pointer, repairs)?;
         }
         Ok(())
     }
 
-    /// Reads each copy of a block by itself, and replaces bad ones by a good one.
-    ///
-    /// # Errors
-    /// [`Error::GivenUp`]: no copy is good, and the pointer may be none, as something in memory has gone bad; or the device has another pointer.
-    fn bad_block(
-        &self,
-        step: &mut ScrubStep,
-        trees: &Trees,
-        on_device: &OnDevice<'_>,
-        state: SnapshotId,
-        node: NodeKey,
-        pointer: &BlockPointer,
-    ) -> Result<()> {
-        let disk = self.disk();
-        let mut good = None;
-        let mut bad = Vec::new();
+    /// Each copy of a block by itself: a good one, and what is wrong with the others.
+    fn copies(&self, node: NodeKey, pointer: &BlockPointer) -> (Option<MetaBlock>, Vec<(u64, Error)>) {
+        let (disk, mut good, mut bad) = (self.disk(), None, Vec::new());
         for address in pointer.addresses() {
             match read_copy(disk, node, pointer, address) {
                 Ok(bytes) => good = Some(MetaBlock::clean(bytes, node, pointer, disk.metadata)),
                 Err(error) => bad.push((address, error)),
             }
         }
-        let says = |error: &Error| match error {
-            Error::Corrupt(corruption) => {
-                format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
-            }
-            error => error.to_string(),
+        (good, bad)
+    }
+
+    /// Reads each copy of a block by itself. Where one is good, bad ones are to be replaced by it.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: no copy is good, and the pointer may be none, as something in memory has gone bad.
+    fn bad_block(
+        &self,
+        step: &mut ScrubStep,
+        trees: &Trees,
+        state: SnapshotId,
+        node: NodeKey,
+        pointer: &BlockPointer,
+        repairs: &mut Vec<BadCopies>,
+    ) -> Result<()> {
+        let disk = self.disk();
+        let (good, bad) = self.copies(node, pointer);
+        let Some((address, error)) = bad.first() else { return Ok(()) };
+        if good.is_some() {
+            repairs.push(BadCopies { node, pointer: *pointer, state });
+            return Ok(());
+        }
+        if trees.is_in_doubt(&self.base) {
+            return Err(misled(disk, in_state(node.place(disk, *address), state), error));
+        }
+        disk.note_unrepaired(*address, error);
+        let also = match bad.get(1) {
+            Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
+            None => String::new(),
         };
-        match good {
-            Some(good) => {
-                let is_named = bad.is_empty() || trees.is_named(&self.base, on_device, node, pointer)?;
-                for (address, error) in &bad {
-                    let place = in_state(node.place(disk, *address), state);
-                    match is_named {
-                        true => self.replace(step, place, says(error), *address, good.bytes()),
-                        false => note(step, place, says(error), Fate::Unrepaired),
-                    }
-                }
-            }
-            None => {
-                if let Some((address, error)) = bad.first() {
-                    if trees.is_in_doubt(&self.base) {
-                        return Err(misled(disk, in_state(node.place(disk, *address), state), error));
-                    }
-                    disk.note_unrepaired(*address, error);
-                    let also = match bad.get(1) {
-                        Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
-                        None => String::new(),
-                    };
-                    let what = says(error) + &also;
-                    let is_page = node.level == 0 && node.domain != DomainId::SYSTEM.0;
-                    for state in std::iter::once(state).chain(self.sharers(trees, state, node, pointer)) {
-                        note(step, in_state(node.place(disk, *address), state), what.clone(), Fate::Unrepaired);
-                        if let Some(finding) = step.findings.last_mut().filter(|_| is_page) {
-                            finding.block = Some(pointer.identity());
-                        }
-                    }
-                }
+        let what = says(error) + &also;
+        let is_page = node.level == 0 && node.domain != DomainId::SYSTEM.0;
+        for state in std::iter::once(state).chain(self.sharers(trees, state, node, pointer)) {
+            note(step, in_state(node.place(disk, *address), state), what.clone(), Fate::Unrepaired);
+            if let Some(finding) = step.findings.last_mut().filter(|_| is_page) {
+                finding.block = Some(pointer.identity());
             }
         }
         Ok(())
+    }
+}
+
+/// What is wrong with a copy, without the place.
+fn says(error: &Error) -> String {
+    match error {
+        Error::Corrupt(corruption) => {
+            format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
+        }
+        error => error.to_string(),
     }
 }
 
@@ -507,7 +585,7 @@ fn note(step: &mut ScrubStep, place: Place, what: String, fate: Fate) {
     match fate {
         Fate::Repaired => step.counts.repaired += 1,
         Fate::Lost => step.counts.lost += 1,
-        Fate::Unrepaired => step.counts.unrepaired += 1,
+        Fate::Unrepaired | Fate::NamedTwice => step.counts.unrepaired += 1,
     }
     step.findings.push(ScrubFinding { place, what, fate, block: None });
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `labels` | labels and rings of superblocks with each other |
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
+//! | `twice` | blocks that two pointers name, and the bad copies of all others, which are put right |
 //! | `births` | blocks that only snapshots reach with the runs of dead lists, by birth |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
 //! | `crate::log_check` | every block of the intent log with what its batches say |
@@ -15,6 +16,7 @@ mod end;
 mod labels;
 mod report;
 mod rewrite;
+mod twice;
 mod walk;
 
 pub use report::{BitmapRemedy, BlockRole, BlockUse, Finding, FindingKind, Report};
@@ -29,6 +31,7 @@ use crate::tree::Trees;
 use account::BitmapState;
 use holdfast_block::Device;
 use holdfast_object::{Error, Place, Result, SystemClock};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use walk::{ReadPages, Walk};
 
@@ -117,7 +120,8 @@ pub(crate) fn run(
     let pages = if options.skip_data { ReadPages::Metadata } else { ReadPages::All };
     let mut walk = Walk::new(&base, &covered, &superblock, pages, options.repair, &mut report, visit);
     walk.ends = options.ends;
-    walk.system(&trees);
+    walk.trees(&trees);
+    walk.finish(&trees);
     let seen = walk.into_seen();
     let bitmap = account::check(&base.disk, &covered, &superblock, seen, &mut report);
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
@@ -138,6 +142,25 @@ pub(crate) fn run(
     Ok(report)
 }
 
+/// Blocks that two pointers name, by number, with the places of these pointers as far as they are known.
+pub(crate) type NamedTwice = BTreeMap<u64, Vec<Place>>;
+
+/// Those of the newest recovery point, but for what of it has been written over meanwhile: whoever uses the store does not wait. Of a snapshot
+/// only what is in its dead list is looked at.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn named_twice(device: &Arc<dyn Device>) -> Result<NamedTwice> {
+    let label = read_label(&**device)?;
+    let (superblock, trees) = load(device, &label)?;
+    let covered = Label { blocks: superblock.covered(&label), ..label };
+    let base = looking(device, &covered, &superblock, false);
+    let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
+    let mut walk = Walk::new(&base, &covered, &superblock, ReadPages::None, false, &mut report, &mut ignore);
+    walk.trees(&trees);
+    Ok(walk.named_twice(&trees))
+}
+
 /// What [`reach`] found.
 pub(crate) struct Reached {
     /// Blocks in use, one bit each.
@@ -153,7 +176,7 @@ pub(crate) struct Reached {
 pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<Reached> {
     let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
     let mut walk = Walk::new(base, label, superblock, ReadPages::None, false, &mut report, &mut ignore);
-    walk.system(trees);
+    walk.trees(trees);
     let mut seen = walk.into_seen();
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
     match seen.hidden {

@@ -1,7 +1,8 @@
 //! Every block of every tree, from the superblock down, in both copies.
 
 use super::births::Births;
-use super::report::{BlockRole, BlockUse, Finding, FindingKind, Report};
+use super::report::{BlockRole, BlockUse, FindingKind, Report};
+use super::twice::BadCopy;
 use crate::base::Base;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
@@ -9,7 +10,7 @@ use crate::format::{
     split_address,
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
-use crate::named::{Answer, OnDevice};
+use crate::named::OnDevice;
 use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::snapshot::{runs_in, slot_of};
@@ -17,7 +18,7 @@ use crate::tree::Trees;
 use crate::words::CHUNK_WORDS;
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 
 /// What the walk saw, for the accounts.
@@ -90,10 +91,11 @@ pub(super) struct Owner<'a> {
 }
 
 pub(super) struct Walk<'a> {
-    base: &'a Base,
-    superblock: &'a Superblock,
-    pages: ReadPages,
-    repair: bool,
+    pub(super) base: &'a Base,
+    pub(super) label: &'a Label,
+    pub(super) superblock: &'a Superblock,
+    pub(super) pages: ReadPages,
+    pub(super) repair: bool,
     /// See [`CheckOptions::ends`](super::CheckOptions::ends).
     pub(super) ends: bool,
     pub(super) report: &'a mut Report,
@@ -108,13 +110,17 @@ pub(super) struct Walk<'a> {
     /// Of the blocks in dead lists, when these have been read.
     births: Births,
     /// Of which is asked before something is written.
-    on_device: OnDevice<'a>,
+    pub(super) on_device: OnDevice<'a>,
+    /// Blocks that are named by more pointers than may be.
+    pub(super) twice: BTreeSet<u64>,
+    /// Bad copies of blocks that have a good one.
+    pub(super) bad: Vec<BadCopy>,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
         base: &'a Base,
-        label: &Label,
+        label: &'a Label,
         superblock: &'a Superblock,
         pages: ReadPages,
         repair: bool,
@@ -134,6 +140,7 @@ impl<'a> Walk<'a> {
         let (state, newest_snapshot, deleted, births) = (SnapshotId::LIVE, 0, Vec::new(), Births::default());
         Walk {
             base,
+            label,
             superblock,
             pages,
             repair,
@@ -146,6 +153,8 @@ impl<'a> Walk<'a> {
             deleted,
             births,
             on_device: OnDevice::new(&base.disk),
+            twice: BTreeSet::new(),
+            bad: Vec::new(),
         }
     }
 
@@ -154,7 +163,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks domain 0, from its object tables all others, then the dead lists, then what only snapshots have.
-    pub(super) fn system(&mut self, trees: &Trees) {
+    pub(super) fn trees(&mut self, trees: &Trees) {
         self.newest_snapshot = trees.kept.of(DomainId::MAIN).last().map_or(0, |held| held.stored.epoch);
         self.deleted = trees.kept.deleted().collect();
         for (&id, record) in &trees.system {
@@ -195,8 +204,8 @@ impl<'a> Walk<'a> {
                 } else if !run.is_page || self.seen.shareable[word] & bit == 0 {
                     let place = Place { object, ..self.base.disk.place(address) };
                     let what = "in a dead list, and used by another block";
-                    self.seen.hidden.get_or_insert_with(|| (place.clone(), what.to_string()));
-                    self.report.find(FindingKind::DoublyUsed, place, what);
+                    self.seen.hidden.get_or_insert_with(|| (place, what.to_string()));
+                    self.twice.insert(at);
                 } else if copy == 0 {
                     *self.seen.extra.entry(address).or_default() += 1;
                 }
@@ -206,7 +215,7 @@ impl<'a> Walk<'a> {
 
     /// A snapshot reaches the block: whether it is not the domain's own. It must be in use.
     fn hold(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) -> bool {
-        let mut is_new = false;
+        let (mut is_new, mut held_before) = (false, Vec::new());
         for (copy, address) in pointer.addresses().enumerate() {
             let block = split_address(address).1;
             let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
@@ -222,7 +231,13 @@ impl<'a> Walk<'a> {
                     self.born(pointer, key);
                 }
                 self.tell(owner, block, copy, key);
+            } else {
+                held_before.push(block);
             }
+        }
+        if is_new {
+            // Who has one copy of a block has the other one.
+            self.twice.extend(held_before);
         }
         is_new
     }
@@ -368,16 +383,16 @@ impl<'a> Walk<'a> {
                 }
             } else if !is_page || self.seen.shareable[word] & bit == 0 {
                 let place = key.place(&self.base.disk, address);
-                self.seen.hidden.get_or_insert_with(|| (place.clone(), "used by another block too".to_string()));
-                self.report.find(FindingKind::DoublyUsed, place, "used by another block");
+                self.seen.hidden.get_or_insert_with(|| (place, "used by another block too".to_string()));
+                self.twice.insert(block);
             } else if copy == 0 {
                 *self.seen.extra.entry(address).or_default() += 1;
             }
         }
     }
 
-    /// Reads all copies of a metadata block; a bad one is repaired from a good one.
-    fn load(&mut self, key: NodeKey, pointer: &BlockPointer) -> Option<MetaBlock> {
+    /// Reads all copies of a metadata block; a bad one is noted.
+    pub(super) fn load(&mut self, key: NodeKey, pointer: &BlockPointer) -> Option<MetaBlock> {
         let mut good: Option<MetaBlock> = None;
         let mut bad = Vec::new();
         for address in pointer.addresses() {
@@ -387,31 +402,19 @@ impl<'a> Walk<'a> {
             }
         }
         for (address, error) in bad {
-            self.bad_copy(key, pointer, address, &error, good.as_ref().map(MetaBlock::bytes));
+            let what = match error {
+                Error::Corrupt(corruption) => {
+                    format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
+                }
+                error => error.to_string(),
+            };
+            let place = in_state(key.place(&self.base.disk, address), self.state);
+            match good {
+                Some(_) => self.bad.push(BadCopy { key, pointer: *pointer, address, place, what }),
+                None => self.report.find(FindingKind::Unreadable, place, what),
+            }
         }
         good
-    }
-
-    /// The pointer has been in memory for as long as it took to come from the block above to this one.
-    fn bad_copy(
-        &mut self,
-        key: NodeKey,
-        pointer: &BlockPointer,
-        address: u64,
-        error: &Error,
-        good: Option<&[u8; 4096]>,
-    ) {
-        let kind = if good.is_some() { FindingKind::BadCopy } else { FindingKind::Unreadable };
-        let good = good.filter(|_| self.repair && self.on_device.ask(key, pointer) == Answer::Same);
-        let repaired = good.is_some_and(|good| self.base.disk.write_blocks([(address, good)]).is_ok());
-        let place = key.place(&self.base.disk, address);
-        let what = match error {
-            Error::Corrupt(corruption) => {
-                format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
-            }
-            error => error.to_string(),
-        };
-        self.report.add(Finding { kind, place: in_state(place, self.state), what, repaired });
     }
 
     /// Pages of an object from `first` on.
@@ -551,47 +554,6 @@ impl<'a> Walk<'a> {
                 self.seen.objects.entry(domain).or_default().push((id, record.attributes.nlink == 0));
             }
             self.object(key, &record, owner.in_snapshot);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::check::looking;
-    use crate::commit::tests::Rig;
-    use holdfast_block::Device;
-    use std::sync::Arc;
-
-    /// As one that has gone bad since it was read from the block above.
-    #[test]
-    fn nothing_is_repaired_through_a_pointer_that_the_device_does_not_have() {
-        let rig = Rig::new();
-        rig.make(3);
-        rig.fill(2, 70);
-        rig.fill(3, 1);
-        rig.commit().unwrap();
-        let (label, superblock) = (rig.module.label().unwrap(), rig.module.superblock().unwrap());
-        let key = |object| ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
-        let (right, other) = {
-            let trees = rig.module.trees.read();
-            let root = |object| trees.get(&rig.module.base, key(object)).unwrap().root;
-            (root(2), root(3).address[0])
-        };
-        let wrong = BlockPointer { address: [other, right.address[1]], ..right };
-        let device: Arc<dyn Device> = rig.device.clone();
-        let base = looking(&device, &label, &superblock, true);
-        let before = rig.device.snapshot();
-        for (pointer, damaged) in [(wrong, None), (right, Some(right.address[0]))] {
-            if let Some(block) = damaged {
-                rig.device.alter(block, |bytes| bytes[5] ^= 1).unwrap();
-            }
-            let (mut report, mut visit) = (Report::default(), |_: BlockUse| {});
-            let mut walk = Walk::new(&base, &label, &superblock, ReadPages::All, true, &mut report, &mut visit);
-            assert!(walk.load(NodeKey::new(key(2), 2, 0), &pointer).is_some());
-            let found: Vec<_> = report.findings.iter().map(|finding| (finding.kind, finding.repaired)).collect();
-            assert_eq!(found, [(FindingKind::BadCopy, damaged.is_some())]);
-            assert!(rig.device.snapshot() == before);
         }
     }
 }

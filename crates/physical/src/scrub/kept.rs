@@ -6,7 +6,7 @@
 //! takes away from the domain meanwhile may have to wait for the next scrub.
 
 use super::shared::References;
-use super::{Batch, after, in_state, leaf_class, note};
+use super::{BadCopies, Batch, after, in_state, leaf_class, note};
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, RECORDS, Record};
@@ -157,6 +157,7 @@ impl View<'_> {
         page: PageIndex,
         step: &mut ScrubStep,
         batch: &mut Batch,
+        bad: &mut Vec<BadCopies>,
     ) -> Result<Option<PageIndex>> {
         let record = match self.record(key) {
             Ok(Some(record)) => record,
@@ -192,7 +193,7 @@ impl View<'_> {
             }
             let node = NodeKey::new(key, level, page / span(level));
             let block = if page.is_multiple_of(span(level)) {
-                self.module.scrub_tree_block(self.live, self.state, node, &pointer, step)?
+                self.module.scrub_tree_block(self.live, self.state, node, &pointer, step, bad)?
             } else {
                 match self.kept.fetch(&self.module.base, node, &pointer) {
                     Ok(block) => Some(block),
@@ -260,6 +261,7 @@ impl View<'_> {
 
 impl Module {
     /// One leaf of a snapshot. Gives where to go on. A snapshot that has been deleted meanwhile is over.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn scrub_kept(
         &self,
         trees: &Trees,
@@ -268,6 +270,7 @@ impl Module {
         page: PageIndex,
         step: &mut ScrubStep,
         batch: &mut Batch,
+        bad: &mut Vec<BadCopies>,
     ) -> Result<ScrubCursor> {
         let all = trees.kept.of(domain);
         let Some(at) = all.iter().position(|held| held.stored.epoch == epoch) else {
@@ -275,7 +278,7 @@ impl Module {
         };
         let covered = at.checked_sub(1).map_or(0, |before| all[before].stored.epoch);
         let view = View { module: self, state: all[at].stored.id, kept: &all[at].view, live: trees, covered };
-        if let Some(page) = view.leaf(object, page, step, batch)? {
+        if let Some(page) = view.leaf(object, page, step, batch, bad)? {
             return Ok(ScrubCursor::Kept { domain, epoch, object, page });
         }
         let from = if object.domain == DomainId::SYSTEM { 0 } else { object.object.0 };

@@ -1,10 +1,11 @@
 //! Pointers that have gone bad in memory where no sum sees it: nothing is repaired through them.
 
 use super::*;
+use crate::check::{CheckOptions, FindingKind, check};
 use crate::format::BlockPointer;
 use crate::named::{Answer, OnDevice};
 use holdfast_block::Device;
-use holdfast_object::{Attributes, Class, DomainId, Kind, PAGE_SIZE};
+use holdfast_object::{Attributes, Class, DomainId, Fate, Kind, PAGE_SIZE};
 use std::io::IoSliceMut;
 
 /// A directory, whose pages have two copies.
@@ -316,4 +317,58 @@ fn the_device_is_asked_of_what_snapshots_have() {
     }
     let states = asked.iter().filter(|(node, _)| *node == NodeKey::new(object(2), 2, 0)).count();
     assert_eq!(states, 3, "each state has its own");
+}
+
+/// Of a store in which that has been stored.
+#[test]
+fn what_two_pointers_name_is_told_of_both_and_nothing_is_written_there() {
+    let rig = store();
+    rig.write(2, 0).unwrap();
+    let aim = &aims()[0];
+    let good = pointer(&rig, object(2), 1, 1).address[0];
+    let victim = pointer(&rig, object(3), 0, 0).address[0];
+    let lab = rig.module.lab();
+    let targets = lab.targets(MetaKind::BlockTree);
+    let is_it = |target: &&Target| target.key() == NodeKey::new(object(2), 2, 0) && target.state == State::Changed;
+    let target = targets.iter().find(is_it).expect("it has changed");
+    lab.strike_unseen(target, aim.at, &(good ^ victim).to_le_bytes()[..6]).expect("it is another");
+    rig.commit().unwrap();
+    rig.module.base.cache.clear();
+    let sound = rig.device.snapshot();
+    let scrub = || {
+        let (mut cursor, mut findings, mut unrepaired) = (ScrubCursor::Start, Vec::new(), 0);
+        while cursor != ScrubCursor::End {
+            let step = rig.module.scrub_step(&cursor, 1000).unwrap();
+            findings.extend(step.findings);
+            unrepaired += step.counts.unrepaired;
+            cursor = step.cursor;
+        }
+        (findings, unrepaired)
+    };
+    // What nobody else has is repaired.
+    let names = pointer(&rig, object(NAMES), 0, 1).address[1];
+    rig.device.alter(names, |bytes| bytes[9] ^= 1).unwrap();
+    for (round, others) in [(1, 1), (2, 0)] {
+        let (findings, unrepaired) = scrub();
+        assert!(rig.device.snapshot() == sound, "round {round}");
+        let (twice, rest): (Vec<_>, Vec<_>) = findings.into_iter().partition(|it| it.fate == Fate::NamedTwice);
+        assert_eq!((unrepaired, rest.len()), (2, others), "{twice:?}, {rest:?}");
+        assert!(rest.iter().all(|it| it.fate == Fate::Repaired && it.place.address == Some(names)), "{rest:?}");
+        assert!(twice.iter().all(|it| it.place.address == Some(victim) && it.what.contains("two pointers")));
+        let of: Vec<_> = twice.iter().filter_map(|it| it.place.object).collect();
+        assert_eq!(of, [object(2), object(3)]);
+    }
+    // Nor does a reader, as it is known.
+    page(&rig, object(2), 64).unwrap();
+    assert!(rig.device.snapshot() == sound);
+    for repair in [false, true, true] {
+        let report = check(rig.device.clone(), &CheckOptions { repair, ..CheckOptions::default() }).unwrap();
+        assert!(rig.device.snapshot() == sound && report.repaired == 0, "{report:?}");
+        let of = |kind| report.findings.iter().filter(move |it| it.kind == kind && it.place.address == Some(victim));
+        assert_eq!(of(FindingKind::BadCopy).count(), 1, "{report:?}");
+        let told: Vec<_> = of(FindingKind::DoublyUsed).map(|it| (it.place.object, it.what.as_str())).collect();
+        let [(one, one_what), (other, other_what)] = told[..] else { panic!("{told:?}") };
+        assert_eq!((one, other), (Some(object(2)), Some(object(3))));
+        assert!(one_what.contains("object 1:3") && other_what.contains("object 1:2"), "{told:?}");
+    }
 }
