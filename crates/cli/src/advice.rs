@@ -30,6 +30,7 @@ enum Remedy {
     MakeAnew,
     MoveAside,
     DeleteSnapshot,
+    LeaveAlone,
     NewStore,
 }
 
@@ -88,6 +89,13 @@ impl Found<'_> {
             ),
             (Remedy::Replay, replay),
             (
+                Remedy::LeaveAlone,
+                "where two pointers name one block, nothing is repaired, as each would write over what the other one has: mount it with -o ro, \
+                 copy what can be read of the files named, make a new store (to remove or write one of them frees the block, which is the \
+                 other's)"
+                    .into(),
+            ),
+            (
                 Remedy::NewStore,
                 "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
             ),
@@ -103,6 +111,8 @@ impl Found<'_> {
     fn of(&self, finding: &Finding, kind: Option<Kind>) -> Remedy {
         match finding.kind {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
+            FindingKind::DoublyUsed => Remedy::LeaveAlone,
+            FindingKind::BadCopy if self.is_named_twice(finding) => Remedy::LeaveAlone,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
             FindingKind::Obsolete => Remedy::Replay,
             FindingKind::Lost | FindingKind::Unreadable if finding.pages().is_some() => match kind {
@@ -113,6 +123,11 @@ impl Found<'_> {
             },
             _ => Remedy::NewStore,
         }
+    }
+
+    fn is_named_twice(&self, bad: &Finding) -> bool {
+        let same = |it: &Finding| it.kind == FindingKind::DoublyUsed && it.place.address == bad.place.address;
+        self.findings.iter().any(|(finding, _)| same(finding))
     }
 
     fn of_bitmap(&self) -> Remedy {
@@ -196,6 +211,28 @@ mod tests {
                 assert!(told.contains("snapshot delete") && !told.contains('|'), "{object_kind:?}: {told}");
             }
         }
+    }
+
+    /// The one copy that can be put right is another block's.
+    #[test]
+    fn nothing_is_to_be_repaired_where_two_pointers_name_one_block() {
+        let at = |kind, object, address| {
+            let mut finding = finding(kind, DomainId::MAIN, object);
+            finding.place.address = Some(address);
+            finding
+        };
+        let twice = [7, 8].map(|object| at(FindingKind::DoublyUsed, object, 100));
+        let (bad, other) = (at(FindingKind::BadCopy, 7, 100), at(FindingKind::BadCopy, 7, 101));
+        let of = |bad| {
+            let findings = [&twice[0], &twice[1], bad].map(|finding| (finding, Some(Kind::Regular)));
+            advice(&findings, BitmapRemedy::None, true)
+        };
+        assert!(of(&bad).starts_with("where two pointers name one block") && !of(&bad).contains('|'), "{}", of(&bad));
+        assert!(
+            of(&other).starts_with("to put right what can be: holdfast check --repair /s|where two"),
+            "{}",
+            of(&other)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! is on the disk is right.
 
 mod told;
+mod unseen;
 
 use crate::rig::{Rig, await_end, fuse};
 use serde_json::Value;
