@@ -141,7 +141,7 @@ MUTANTS = [
     ("which block a change meets", PHYSICAL, OWNED, "        self.block.is_block(key)?;\n", "        let _ = key;\n"),
     ("slots of blocks that are written", PHYSICAL, COMMIT, "            trees.check_slots(&self.base, epoch)?;\n", ""),
     ("which parts of a block have changed", PHYSICAL, OWNED, "        self.changed.add(at, bytes.len());\n", ""),
-    ("slots of blocks that are read", PHYSICAL, META, "slots::check(self.bytes(), key, Parts::ALL, Limits::of(disk))", "slots::check(self.bytes(), key, Parts::default(), Limits::of(disk))"),
+    ("slots of blocks that are read", PHYSICAL, META, "let Err(misfit) = slots::check(self.bytes(), key, Parts::ALL, limits)", "let Err(misfit) = slots::check(self.bytes(), key, Parts::default(), limits)"),
     ("whose memory a change meets", PHYSICAL, META, "        self.is_at_home(key)\n", "        Ok(())\n"),
     ("whose memory is verified", PHYSICAL, META, "        self.is_at_home(key)?;\n", ""),
     ("whose memory goes free with a block", PHYSICAL, META, "            self.bytes.forget();\n", ""),

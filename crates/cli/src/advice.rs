@@ -31,6 +31,7 @@ enum Remedy {
     MoveAside,
     DeleteSnapshot,
     LeaveAlone,
+    DropSnapshot,
     NewStore,
 }
 
@@ -45,11 +46,15 @@ impl Found<'_> {
             .collect();
         remedies.extend(self.names_are_wrong.then_some(Remedy::NewStore));
         let store = shell(self.store);
+        let after_replay = match self.findings.iter().any(|(finding, _)| finding.is_about_bitmap()) {
+            true => "which blocks are free",
+            false => "what entries that are free have",
+        };
         let (repair, repair_after_replay, replay) = match self.mounted.map(shell) {
             None => (
                 format!("to put right what can be: holdfast check --repair {store}"),
                 format!(
-                    "to put right which blocks are free: mount the store once, which replays its intent log, unmount it, then: \
+                    "to put right {after_replay}: mount the store once, which replays its intent log, unmount it, then: \
                      holdfast check --repair {store}"
                 ),
                 "to be rid of what the intent log has no use for any more: mount the store once".to_string(),
@@ -59,13 +64,20 @@ impl Found<'_> {
                     "to put right what can be: holdfast unmount {directory}, then: holdfast check --repair {store}"
                 ),
                 format!(
-                    "to put right which blocks are free: holdfast unmount {directory}, then: holdfast check --repair {store}"
+                    "to put right {after_replay}: holdfast unmount {directory}, then: holdfast check --repair {store}"
                 ),
                 format!("to be rid of what the intent log has no use for any more: holdfast sync {directory}"),
             ),
         };
+        let unmounted = self.mounted.map(|directory| format!("holdfast unmount {}, then: ", shell(directory)));
+        let drop_snapshot = format!(
+            "to go on without the snapshot whose entry is damaged: {}holdfast check --repair {store} (what only it had is lost; until then \
+             everything else can be copied from a mount, which takes no changes)",
+            unmounted.unwrap_or_default()
+        );
         let words = [
             (Remedy::Repair, repair),
+            (Remedy::DropSnapshot, drop_snapshot),
             (Remedy::RepairAfterReplay, repair_after_replay),
             (
                 Remedy::WriteAgain,
@@ -113,6 +125,8 @@ impl Found<'_> {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
             FindingKind::BadCopy if self.is_named_twice(finding) => Remedy::LeaveAlone,
+            FindingKind::FreeEntry => self.of_bitmap(),
+            FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
             FindingKind::Obsolete => Remedy::Replay,
             FindingKind::Lost | FindingKind::Unreadable if finding.pages().is_some() => match kind {
@@ -146,7 +160,8 @@ impl Found<'_> {
             finding.kind == FindingKind::FreeBlocks
                 || finding.kind == FindingKind::Unreadable && finding.is_about_bitmap()
         };
-        !any(FindingKind::UsedButFree) || self.findings.iter().any(is_made_anew)
+        // With such an entry, a mount replays nothing.
+        !any(FindingKind::SnapshotEntry) && (!any(FindingKind::UsedButFree) || self.findings.iter().any(is_made_anew))
     }
 }
 
@@ -175,7 +190,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_damage_gets_what_helps() {
-        use FindingKind::{BadCopy, Leaked, Lost, Maps, Obsolete, Unreadable, UsedButFree};
+        use FindingKind::{BadCopy, FreeEntry, Leaked, Lost, Maps, Obsolete, SnapshotEntry, Unreadable, UsedButFree};
         const BITMAP: u64 = 1;
         let (repair, new_store) = ("to put right what can be: holdfast check --repair /s", "make a new store");
         let system = |kind, object| finding(kind, DomainId::SYSTEM, object);
@@ -192,6 +207,23 @@ mod tests {
             (Unreadable, 16, BitmapRemedy::Repair, false, new_store),
             (Maps, 16, BitmapRemedy::NotNeeded, false, new_store),
             (Obsolete, 0, BitmapRemedy::NotNeeded, false, "has no use for any more: mount the store once"),
+            (FreeEntry, 19, BitmapRemedy::Repair, false, repair),
+            (
+                FreeEntry,
+                19,
+                BitmapRemedy::RepairAfterReplay,
+                false,
+                "what entries that are free have: mount the store once",
+            ),
+            (FreeEntry, 19, BitmapRemedy::None, false, new_store),
+            (
+                SnapshotEntry,
+                19,
+                BitmapRemedy::Repair,
+                false,
+                "without the snapshot whose entry is damaged: holdfast check --repair /s",
+            ),
+            (SnapshotEntry, 19, BitmapRemedy::RepairAfterReplay, false, new_store),
         ] {
             let told = advice(&[(&system(kind, object), None)], bitmap, was_repair);
             assert!(told.contains(part) && !told.contains('|'), "{kind:?} {object} {bitmap:?}: {told}");

@@ -126,7 +126,8 @@ Examples:
   holdfast up                 mounted on ~/Holdfast
   holdfast up /mnt            the same store elsewhere
 The store is ~/.local/share/holdfast/main.store ($XDG_DATA_HOME is honoured):
-8 GiB, or half of what is free there. Calling it again does no harm.")]
+8 GiB, or half of what is free there. Calling it again does no harm. The exit
+code is 3 if the store takes no changes, as something is wrong with it.")]
     Up(Up),
 
     /// Tell how a store or a mount is doing
@@ -162,8 +163,9 @@ Examples:
 A mounted store is checked as it is when the check begins; it goes on
 meanwhile, but for space: what is freed comes back at the end, or as soon as
 somebody needs it, and then the check ends without a result.
---repair, of a store that is not mounted, writes good copies over bad ones, and
-a wrong bitmap anew.
+--repair, of a store that is not mounted, writes good copies over bad ones, a
+wrong bitmap anew, empties entries that are free and not empty, and drops a
+snapshot whose entry cannot be read.
 File data is stored once: where it is bad, it cannot be repaired, and reading
 it is an error until it is written again.
 Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors
@@ -526,7 +528,8 @@ Examples:
   holdfast mount /data/my.store /mnt -o cache=1G,noatime
 A power cut takes at most the last 5 seconds, and nothing that fsync(2) or
 `holdfast sync` has answered. SIGTERM to the daemon unmounts and leaves a clean
-store.",
+store. The exit code is 3 if the store is mounted and takes no changes, as
+something is wrong with it: what can be read can be copied.",
         crate::options::help()
     )
 }

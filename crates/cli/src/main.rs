@@ -112,9 +112,9 @@ fn main() -> ExitCode {
     }
     let code = match &cli.command {
         Command::Create(arguments) => commands::create::run(arguments, format).map(|()| exit::OK),
-        Command::Mount(arguments) => commands::mount::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
+        Command::Mount(arguments) => commands::mount::run(arguments, timeout, format, cli.log_level),
         Command::Unmount(arguments) => commands::unmount::run(arguments, timeout, format).map(|()| exit::OK),
-        Command::Up(arguments) => commands::up::run(arguments, timeout, format, cli.log_level).map(|()| exit::OK),
+        Command::Up(arguments) => commands::up::run(arguments, timeout, format, cli.log_level),
         Command::Status(arguments) => commands::status::run(arguments, format),
         Command::Sync(arguments) => commands::sync::run(arguments, format).map(|()| exit::OK),
         Command::Scrub(arguments) => commands::scrub::run(arguments, format),

@@ -190,6 +190,10 @@ const EXIT_STATUS_OF_MOUNT: List = &[
     ("1", "failed; standard error says why in one line"),
     ("2", "the command line makes no sense"),
     (
+        "3",
+        "mounted, but the store takes no changes, as something is wrong with it; standard error says what, and what to do",
+    ),
+    (
         "5",
         "with --foreground: unmounted, and the store is in order, but changed pages had gone bad in memory and are given up; the log names them",
     ),

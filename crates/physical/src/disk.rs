@@ -178,6 +178,13 @@ impl Disk {
         }
     }
 
+    /// The block at `address` has something in an entry that is free; `error` says what.
+    pub(crate) fn note_remains(&self, address: u64, error: &Error) {
+        if self.counters.unrepaired(address) {
+            tracing::error!(%error, "an entry that is free is not empty: it is taken for free, and `holdfast check --repair` empties it");
+        }
+    }
+
     /// Why no changes are taken, if so.
     pub(crate) fn read_only(&self) -> Option<&str> {
         self.latch.get().map(String::as_str)

@@ -19,7 +19,7 @@ use crate::format::{POINTERS, RECORD_BYTES};
 use crate::locked_block::{LockedBlock, Slot};
 use crate::objects::{BITMAP, system_key};
 use crate::own_records::misled;
-use crate::slots::{self, Limits, Parts};
+use crate::slots::{self, Limits, Parts, Remains};
 use crate::words;
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, crc64_and_tally, identity_mix, identity_tag,
@@ -342,6 +342,10 @@ impl MetaBlock {
 
     /// The same, with its sums taken along, as if they did not see it: what a block that is changed legally has counted for the audit stays.
     pub(crate) fn scribbled_unseen(&mut self, at: usize, bytes: &[u8]) {
+        self.put_over(at, bytes);
+    }
+
+    fn put_over(&mut self, at: usize, bytes: &[u8]) {
         self.change(at, bytes, |block| Delta::of(at, &block.bytes.0[at..at + bytes.len()], bytes));
     }
 
@@ -364,11 +368,11 @@ impl MetaBlock {
         for address in pointer.addresses() {
             match read_copy(disk, key, pointer, address) {
                 Ok(bytes) => {
-                    let block = MetaBlock::clean(bytes, key, pointer, disk.metadata);
+                    let mut block = MetaBlock::clean(bytes, key, pointer, disk.metadata);
                     if first_error.is_some() && is_named()? {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
-                    block.check(disk, key, address)?;
+                    block.settle(disk, key, address)?;
                     return Ok(block);
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
@@ -392,20 +396,30 @@ impl MetaBlock {
         Err(error)
     }
 
-    /// Judges what can be judged within the block, which has just been read: each of its slots.
+    /// Judges what can be judged within the block, which has just been read: each of its slots. Of one that is free nothing is left.
     ///
     /// # Errors
     /// One cannot be what it says, and each of the others is believed as it is: of a block of pointers, or of the bitmap. Of other blocks that is
-    /// told, and costs only who asks for that slot: whoever takes something from it decodes it, and what is left out of a map or a table
-    /// of counters is nobody's.
-    pub(crate) fn check(&self, disk: &Disk, key: NodeKey, address: u64) -> Result<()> {
-        let Err(misfit) = slots::check(self.bytes(), key, Parts::ALL, Limits::of(disk)) else { return Ok(()) };
-        let error = misfit.at(key.place(disk, address));
-        if key.level > 0 || key.object_key() == system_key(BITMAP) {
-            return Err(error);
+    /// told, and costs only who asks for that slot: whoever takes something from it decodes it.
+    pub(crate) fn settle(&mut self, disk: &Disk, key: NodeKey, address: u64) -> Result<()> {
+        let limits = Limits::of(disk);
+        let Err(misfit) = slots::check(self.bytes(), key, Parts::ALL, limits) else { return Ok(()) };
+        let error = misfit.clone().at(key.place(disk, address));
+        let remains = slots::remains(self.bytes(), key, limits);
+        let is_about_remains = remains.first().is_some_and(|first| first.misfit == misfit);
+        self.clear(&remains);
+        let is_believed = key.level > 0 || key.object_key() == system_key(BITMAP);
+        match is_believed.then(|| slots::check(self.bytes(), key, Parts::ALL, limits)) {
+            Some(Err(misfit)) => return Err(misfit.at(key.place(disk, address))),
+            _ if is_about_remains => disk.note_remains(address, &error),
+            _ => disk.note_unrepaired(address, &error),
         }
-        disk.note_unrepaired(address, &error);
         Ok(())
+    }
+
+    /// Takes out what means nothing.
+    pub(crate) fn clear(&mut self, remains: &[Remains]) {
+        remains.iter().for_each(|remains| self.put_over(remains.at, &remains.good));
     }
 }
 

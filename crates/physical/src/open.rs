@@ -83,7 +83,7 @@ impl Module {
             let base = base(disk, &label, superblock.covered(&label), options, clock.clone());
             match load_system(&base, &superblock) {
                 Ok(mut trees) => {
-                    if let Some(error) = trees.kept.unreadable() {
+                    if let Some(error) = trees.kept.unreadable().filter(|_| bitmap == Bitmap::AsStored) {
                         // Which blocks may be freed is not known.
                         base.disk.latch(format!("the list of snapshots cannot be read ({error})"));
                     }
@@ -111,7 +111,7 @@ impl Module {
 pub(crate) enum Bitmap {
     /// From the device; from the trees if that cannot be read.
     AsStored,
-    /// From the trees.
+    /// From the trees: what is wrong with the store is put right.
     FromTrees,
 }
 

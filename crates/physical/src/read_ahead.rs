@@ -42,8 +42,8 @@ impl Trees {
                 for (distance, bytes) in blocks.into_iter().enumerate() {
                     let (key, pointer) = (sibling(distance), parent.pointer(slot + distance));
                     let Ok(bytes) = verify(Unverified::new(RawBlock(bytes)), key, &pointer) else { continue };
-                    let block = MetaBlock::clean(bytes, key, &pointer, base.disk.metadata);
-                    if block.check(&base.disk, key, pointer.address[0]).is_ok() {
+                    let mut block = MetaBlock::clean(bytes, key, &pointer, base.disk.metadata);
+                    if block.settle(&base.disk, key, pointer.address[0]).is_ok() {
                         base.keep(key, pointer.address[0], pointer.birth_phys, Arc::new(block));
                     }
                 }

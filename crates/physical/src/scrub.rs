@@ -333,11 +333,12 @@ impl Module {
             self.bad_block(step, trees, state, node, pointer, bad)?;
         }
         let Some(good) = good else { return Ok(None) };
-        let block = Arc::new(MetaBlock::clean(good, node, pointer, self.disk().metadata));
-        if let Err(error) = block.check(self.disk(), node, pointer.address[0]) {
+        let mut block = MetaBlock::clean(good, node, pointer, self.disk().metadata);
+        if let Err(error) = block.settle(self.disk(), node, pointer.address[0]) {
             note(step, node.place(self.disk(), pointer.address[0]), error.to_string(), Fate::Unrepaired);
             return Ok(None);
         }
+        let block = Arc::new(block);
         // The walk comes through it again for each leaf.
         if !trees.is_in_memory(&self.base, node, pointer) {
             self.base.keep(node, pointer.address[0], pointer.birth_phys, block.clone());

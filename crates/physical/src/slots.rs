@@ -1,10 +1,15 @@
 //! What each slot of a metadata block must be by itself, whatever the others are: addresses in range, types, levels, births that are not in the
 //! future. Each block that is read is judged by it, and of each that is written the slots that have changed, whether or not anything is audited:
-//! no sum says that a single value can be none, and `audit=none` makes no sums.
+//! no sum says that a single value can be none, and `audit=none` makes no sums. The offline check judges by it, too.
+//!
+//! A slot that is free and not zero ([`Remains`]) means nothing: whoever reads the block gets it as it should be, and so it is written the next time
+//! that something in the block changes, or when the check repairs it.
 
 use crate::audit::owner;
 use crate::base::Base;
 use crate::disk::Disk;
+use crate::format::blockptr::POINTER_BYTES;
+use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{
     BITS, BlockPointer, COUNTERS, DeadRun, Fault, RECORD_BYTES, RECORDS, Record, RecordKind, StoredSnapshot,
     SystemKind, room,
@@ -71,21 +76,30 @@ impl Parts {
     }
 }
 
-/// Judges slots of so many bytes that have something in these parts.
+/// Which slots of a block are judged.
+#[derive(Clone, Copy)]
+struct Which {
+    /// Those that have something in these parts,
+    parts: Parts,
+    /// from this one on.
+    first: usize,
+}
+
+/// Judges slots of so many bytes.
 fn each<const N: usize>(
     bytes: &[u8; 4096],
-    parts: Parts,
+    which: Which,
     judge: impl Fn(usize, &[u8; N]) -> std::result::Result<(), Fault>,
 ) -> std::result::Result<(), Misfit> {
     let slots = bytes.as_chunks::<N>().0;
-    let mut next = 0;
-    for part in parts.each() {
+    let mut next = which.first;
+    for part in which.parts.each() {
         let (first, end) = (part * PART_BYTES / N, ((part + 1) * PART_BYTES).div_ceil(N));
         // The part before may have judged a slot that is longer than a part.
-        for (slot, bytes) in (next.max(first)..end).zip(&slots[next.max(first)..]) {
+        for (slot, bytes) in slots.iter().enumerate().take(end).skip(next.max(first)) {
             judge(slot, bytes).map_err(|fault| Misfit { slot, fault })?;
         }
-        next = end;
+        next = next.max(end);
     }
     Ok(())
 }
@@ -95,21 +109,85 @@ fn each<const N: usize>(
 /// # Errors
 /// The first one that cannot.
 pub(crate) fn check(bytes: &[u8; 4096], key: NodeKey, parts: Parts, limits: Limits) -> std::result::Result<(), Misfit> {
+    check_from(bytes, key, Which { parts, first: 0 }, limits)
+}
+
+fn check_from(bytes: &[u8; 4096], key: NodeKey, which: Which, limits: Limits) -> std::result::Result<(), Misfit> {
     let Limits { newest, blocks } = limits;
     if let Some(below) = key.level.checked_sub(1) {
-        return each(bytes, parts, |_, slot| BlockPointer::check(slot, below, newest, blocks));
+        return each(bytes, which, |_, slot| BlockPointer::check(slot, below, newest, blocks));
     }
-    let kind = if key.domain == DomainId::SYSTEM.0 { system_kind(key.object) } else { None };
-    match kind {
-        Some(SystemKind::ObjectTable) => each(bytes, parts, |slot, bytes| record(key, slot, bytes, limits)),
-        Some(SystemKind::Bitmap) => bits(key, bytes, parts, &room(blocks), true),
-        Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => bits(key, bytes, parts, &(1..OBJECT_END), false),
-        Some(SystemKind::References) => references(key, bytes, parts, &room(blocks)),
+    match kind_of(key) {
+        Some(SystemKind::ObjectTable) => each(bytes, which, |slot, bytes| record(key, slot, bytes, limits)),
+        Some(SystemKind::Bitmap) => bits(key, bytes, which, &room(blocks), true),
+        Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => bits(key, bytes, which, &(1..OBJECT_END), false),
+        Some(SystemKind::References) => references(key, bytes, which, &room(blocks)),
         Some(SystemKind::SnapshotList) => {
-            each(bytes, parts, |_, entry| StoredSnapshot::decode(entry, newest, blocks).map(drop))
+            each(bytes, which, |_, entry| StoredSnapshot::decode(entry, newest, blocks).map(drop))
         }
-        Some(SystemKind::DeadLists) => each(bytes, parts, |_, run| DeadRun::decode(run, newest, blocks).map(drop)),
+        Some(SystemKind::DeadLists) => each(bytes, which, |_, run| DeadRun::decode(run, newest, blocks).map(drop)),
         None => Ok(()),
+    }
+}
+
+/// What has the slots of a block of pages; of a tree block, of which object it is.
+fn kind_of(key: NodeKey) -> Option<SystemKind> {
+    if key.domain == DomainId::SYSTEM.0 { system_kind(key.object) } else { None }
+}
+
+/// What is in a slot that is free, or in bits and counters that nothing has: it means nothing, and should not be there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Remains {
+    pub(crate) misfit: Misfit,
+    /// Byte of the block from which on there should be something else.
+    pub(crate) at: usize,
+    pub(crate) good: Vec<u8>,
+}
+
+/// All remains in a block.
+pub(crate) fn remains(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<Remains> {
+    let (mut found, mut first) = (Vec::new(), 0);
+    while let Err(misfit) = check_from(bytes, key, Which { parts: Parts::ALL, first }, limits) {
+        first = misfit.slot + 1;
+        if let Some((at, good)) = mended(bytes, key, misfit.slot, limits) {
+            found.push(Remains { misfit, at, good });
+        }
+    }
+    found
+}
+
+/// What should be in the place of a slot that cannot be what it says, and from which byte on, if that is known: it is free. A slot that would be one
+/// in use, did not what tells them apart say that it is free, is not taken for free.
+fn mended(bytes: &[u8; 4096], key: NodeKey, slot: usize, limits: Limits) -> Option<(usize, Vec<u8>)> {
+    let Limits { newest, blocks } = limits;
+    let emptied = |length: usize| Some((slot * length, vec![0; length]));
+    if let Some(below) = key.level.checked_sub(1) {
+        let pointer: &[u8; POINTER_BYTES] = bytes.as_chunks().0.get(slot)?;
+        return BlockPointer::is_free(pointer, below, newest, blocks).then(|| emptied(POINTER_BYTES))?;
+    }
+    match kind_of(key)? {
+        SystemKind::ObjectTable => {
+            let record: &[u8; RECORD_BYTES] = bytes.as_chunks().0.get(slot)?;
+            Record::is_free(record, newest, blocks).then(|| emptied(RECORD_BYTES))?
+        }
+        SystemKind::SnapshotList => {
+            let entry: &[u8; SNAPSHOT_BYTES] = bytes.as_chunks().0.get(slot)?;
+            StoredSnapshot::is_free(entry, newest, blocks).then(|| emptied(SNAPSHOT_BYTES))?
+        }
+        SystemKind::DeadLists => {
+            // None is free with one in use behind it.
+            let behind: &[[u8; DEAD_BYTES]] = bytes.as_chunks().0.get(slot..)?;
+            let are_free = behind.iter().all(|run| DeadRun::is_free(run, newest, blocks));
+            are_free.then(|| emptied(DEAD_BYTES))?
+        }
+        SystemKind::ObjectMap | SystemKind::OrphanMap => {
+            let word = u64::from_le_bytes(*bytes.as_chunks().0.get(slot)?);
+            let first = key.index.saturating_mul(BITS).saturating_add(64 * slot as u64);
+            Some((slot * 8, (word & !outside(&(1..OBJECT_END), first)).to_le_bytes().to_vec()))
+        }
+        SystemKind::References => emptied(size_of::<u32>()),
+        // That is made anew from what there is.
+        SystemKind::Bitmap => None,
     }
 }
 
@@ -134,7 +212,7 @@ fn record(key: NodeKey, slot: usize, bytes: &[u8; RECORD_BYTES], limits: Limits)
 fn bits(
     key: NodeKey,
     bytes: &[u8; 4096],
-    parts: Parts,
+    which: Which,
     inside: &Range<u64>,
     are_set: bool,
 ) -> std::result::Result<(), Misfit> {
@@ -142,7 +220,7 @@ fn bits(
     if inside.contains(&first) && inside.contains(&first.saturating_add(BITS - 1)) {
         return Ok(());
     }
-    each(bytes, parts, |word, bits: &[u8; 8]| {
+    each(bytes, which, |word, bits: &[u8; 8]| {
         let first = first.saturating_add(64 * word as u64);
         let bits = u64::from_le_bytes(*bits);
         match outside(inside, first) & if are_set { !bits } else { bits } {
@@ -170,12 +248,12 @@ fn outside(inside: &Range<u64>, first: u64) -> u64 {
 }
 
 /// Whether nothing refers to what is no block to store something in.
-fn references(key: NodeKey, bytes: &[u8; 4096], parts: Parts, room: &Range<u64>) -> std::result::Result<(), Misfit> {
+fn references(key: NodeKey, bytes: &[u8; 4096], which: Which, room: &Range<u64>) -> std::result::Result<(), Misfit> {
     let first = key.index.saturating_mul(COUNTERS);
     if room.contains(&first) && room.contains(&first.saturating_add(COUNTERS - 1)) {
         return Ok(());
     }
-    each(bytes, parts, |slot, counter: &[u8; 4]| {
+    each(bytes, which, |slot, counter: &[u8; 4]| {
         let (block, count) = (first.saturating_add(slot as u64), u32::from_le_bytes(*counter));
         match count == 0 || room.contains(&block) {
             true => Ok(()),

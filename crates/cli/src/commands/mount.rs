@@ -3,7 +3,7 @@
 use super::remount;
 use crate::args::{LogLevel, Mount};
 use crate::daemon::{self, Launch, Mounting, Told};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::mounts::{self, FILE_SYSTEM};
 use crate::options::MountOptions;
 use crate::output::{Format, Report, count, note, print};
@@ -61,16 +61,30 @@ pub(crate) fn notes(report: &StoreReport) -> String {
             count(daemon.superblocks_lost, "superblock is damaged", "superblocks are damaged")
         ));
     }
-    if let Some(reason) = &report.read_only {
+    if let Some(reason) = report.read_only.as_ref().filter(|_| !report.latched) {
         text.push_str(&format!("It takes no changes: {}.\n", quoting::line(reason)));
     }
     text
+}
+
+/// Whether it is as it was asked for: a store that stops when it is opened is mounted, so that what is in it can be copied.
+pub(crate) fn code(report: &StoreReport) -> u8 {
+    if report.latched { exit::UNWELL } else { exit::OK }
 }
 
 /// What the user must know about a mount just made, whatever else is printed: of what was synced something is not there, or an option
 /// does nothing, or less than one may think.
 pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     let mut alarms: Vec<String> = report.figures.iter().filter_map(|figures| figures.space.useless_quota()).collect();
+    if let Some(reason) = report.read_only.as_ref().filter(|_| report.latched) {
+        let directory = shell(Path::new(report.mounted_on.as_deref().unwrap_or("DIR")));
+        let store = shell(Path::new(&report.store));
+        alarms.push(format!(
+            "READ-ONLY: what can be read can be copied from {directory}; what is wrong, and what mends it: holdfast unmount {directory}, then \
+             holdfast check {store}. It takes no changes: {}",
+            quoting::line(reason)
+        ));
+    }
     if let Some(problem) = report.flashlog.as_ref().and_then(|set| set.problem.as_ref()) {
         alarms.push(format!("NOT PROTECTED: {}", quoting::line(problem)));
     }
@@ -95,23 +109,24 @@ pub(crate) fn alarms(report: &StoreReport) -> Vec<String> {
     alarms
 }
 
-pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+pub(crate) fn run(arguments: &Mount, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<u8> {
     if MountOptions::is_remount(&arguments.options) {
         if arguments.lab {
             return Err(Failure::usage("a mount is made with --lab, or without: it cannot be changed by a remount"));
         }
-        return remount::run(&arguments.store, &arguments.directory, &arguments.options, format);
+        return remount::run(&arguments.store, &arguments.directory, &arguments.options, format).map(|()| exit::OK);
     }
     let mounting = prepare(arguments, timeout)?;
     if arguments.foreground {
         // Before the first thread, and before there is any metadata.
         let metadata_pages = mounting.options.protect.install()?;
-        return foreground(&Mounting { metadata_pages, ..mounting }, arguments.report_ready, format, log_level);
+        let mounting = Mounting { metadata_pages, ..mounting };
+        return foreground(&mounting, arguments.report_ready, format, log_level).map(|()| exit::OK);
     }
     let report = launch(&mounting, &arguments.options, log_level).run(&mut note)?;
     alarms(&report).iter().for_each(|alarm| note(alarm));
     print(format, &Mounted { report: &report });
-    Ok(())
+    Ok(code(&report))
 }
 
 fn launch<'a>(mounting: &'a Mounting, options: &'a [String], log_level: Option<LogLevel>) -> Launch<'a> {

@@ -71,13 +71,13 @@ Use {path} as any directory; every byte in it is checked. What next:
     }
 }
 
-pub(crate) fn run(arguments: &Up, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<()> {
+pub(crate) fn run(arguments: &Up, timeout: Duration, format: Format, log_level: Option<LogLevel>) -> Result<u8> {
     let raised = up(arguments.directory.as_deref(), timeout, log_level)?;
     if !matches!(raised.done, Done::AlreadyUp) {
         mount::alarms(&raised.report).iter().for_each(|alarm| note(alarm));
     }
     print(format, &raised);
-    Ok(())
+    Ok(mount::code(&raised.report))
 }
 
 fn up(given: Option<&Path>, timeout: Duration, log_level: Option<LogLevel>) -> Result<Raised> {

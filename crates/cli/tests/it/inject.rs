@@ -107,8 +107,8 @@ fn files_can_be_read_when_snapshots_cannot() {
         fs::remove_file(mount.join("gone")).unwrap();
         rig.run(["unmount", "m"]).exits(0);
         rig.run(["inject", "s", "--kind", kind, "--fault", "drop", "--copy", "all"]).exits(0);
-        for options in ["ro", "rw"] {
-            let words = rig.run(["mount", "s", "m", "-o", options]).exits(0).out;
+        for (options, code) in [("ro", 0), ("rw", 3)] {
+            let words = rig.run(["mount", "s", "m", "-o", options]).exits(code).err;
             assert!(options == "ro" || words.contains("cannot be read (corrupt: system object"), "{kind}: {words}");
             assert_eq!(fs::read_to_string(mount.join("kept")).unwrap(), "content", "{kind}");
             assert!(fs::write(mount.join("new"), "x").is_err(), "{kind}, {options}");

@@ -54,4 +54,5 @@ mod terminal;
 mod tour;
 mod trim;
 mod up;
+mod way_out;
 mod yama;

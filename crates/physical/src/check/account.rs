@@ -32,7 +32,9 @@ pub(super) fn check(
     objects(disk, superblock, &seen, report);
     metadata(disk, superblock, &seen, bitmap_is_right, report);
     match (bitmap_is_right, seen.hidden) {
-        (true, _) => BitmapState::Right,
+        (true, None) => BitmapState::Right,
+        // Nothing contradicts it, but nothing can be made of the trees.
+        (true, Some(_)) => BitmapState::RightAsSeen,
         (false, None) => BitmapState::Wrong,
         (false, Some(_)) => BitmapState::Unknown,
     }
@@ -41,8 +43,10 @@ pub(super) fn check(
 /// What the bitmap is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BitmapState {
-    /// As the trees have it, as far as they can be read.
+    /// As the trees have it.
     Right,
+    /// The same, as far as they can be read.
+    RightAsSeen,
     /// Wrong or not readable, and the trees say what it should be.
     Wrong,
     /// Wrong or not readable, and not all that is in use can be reached.

@@ -8,7 +8,7 @@
 //! | `births` | blocks that only snapshots reach with the runs of dead lists, by birth |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
 //! | `crate::log_check` | every block of the intent log with what its batches say |
-//! | `rewrite` | and writes a bitmap that is wrong anew |
+//! | `rewrite` | and writes anew a bitmap that is wrong, and blocks with entries that are |
 
 mod account;
 mod births;
@@ -38,9 +38,9 @@ use walk::{ReadPages, Walk};
 /// What the check does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Bad copies of labels, superblocks and metadata are replaced by good ones. A bitmap that is wrong is written anew, if
-    /// everything that names blocks can be read and the intent log has nothing to replay; blocks that had leaked are free
-    /// then. Otherwise nothing is written.
+    /// Bad copies of labels, superblocks and metadata are replaced by good ones. If everything that names blocks can be read and the intent log has
+    /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then; entries that are free and not empty
+    /// are emptied; and an entry of a list of snapshots that cannot be read becomes that of a deleted one. Otherwise nothing is written.
     pub repair: bool,
     /// Pages of regular files are not read: only metadata is checked.
     pub skip_data: bool,
@@ -122,20 +122,21 @@ pub(crate) fn run(
     walk.ends = options.ends;
     walk.trees(&trees);
     walk.finish(&trees);
-    let seen = walk.into_seen();
+    let mut seen = walk.into_seen();
+    let entries = std::mem::take(&mut seen.entries);
     let bitmap = account::check(&base.disk, &covered, &superblock, seen, &mut report);
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
     report.bitmap = match bitmap {
-        BitmapState::Right => BitmapRemedy::NotNeeded,
-        BitmapState::Wrong if log_is_empty => BitmapRemedy::Repair,
-        BitmapState::Wrong => BitmapRemedy::RepairAfterReplay,
-        BitmapState::Unknown => BitmapRemedy::None,
+        BitmapState::Right | BitmapState::RightAsSeen if entries.are_good() => BitmapRemedy::NotNeeded,
+        BitmapState::RightAsSeen | BitmapState::Unknown => BitmapRemedy::None,
+        _ if log_is_empty => BitmapRemedy::Repair,
+        _ => BitmapRemedy::RepairAfterReplay,
     };
     if options.repair && report.bitmap == BitmapRemedy::Repair {
-        rewrite::bitmap(&device, &superblock)?;
+        rewrite::anew(&device, &superblock, &entries)?;
         let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_, _| {})?;
         report.compare(&now);
     }

@@ -38,6 +38,10 @@ pub enum FindingKind {
     Counters,
     /// A block of a snapshot is in no dead list, or one in a dead list in no snapshot.
     Snapshot,
+    /// An entry of the list of snapshots that is in use cannot be what it says.
+    SnapshotEntry,
+    /// Something is in an entry that is free, of a table, list or map, or behind its end: it means nothing, and goes with the next change.
+    FreeEntry,
     /// A page was lost earlier. No finding of the check itself: the store is as it says.
     Lost,
     /// The intent log is damaged where it had been acknowledged.
@@ -61,11 +65,11 @@ pub struct Finding {
     pub repaired: bool,
 }
 
-/// What can be done about the allocation bitmap.
+/// What can be done about the allocation bitmap, and about entries ([`FindingKind::SnapshotEntry`], [`FindingKind::FreeEntry`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BitmapRemedy {
-    /// Nothing has to be: it is as the trees have it, as far as they can be read.
+    /// Nothing has to be: it is as the trees have it, as far as they can be read, and entries are what they can be.
     #[default]
     NotNeeded,
     /// A check with [`repair`](super::CheckOptions::repair) makes it anew.
@@ -110,7 +114,7 @@ pub struct Report {
     /// What a power cut leaves at the end of the intent log, and so nothing wrong with the store; but a disk that has lost
     /// a write leaves the same. The first [`Report::FINDINGS_MAX`].
     pub remarks: Vec<Finding>,
-    /// What can be done about the allocation bitmap, if that is wrong.
+    /// What can be done about the allocation bitmap, or entries, if they are wrong.
     pub bitmap: BitmapRemedy,
     /// A tree could not be read to the end, so leaks were not looked for.
     pub incomplete: bool,
@@ -159,6 +163,11 @@ impl Report {
 }
 
 impl Finding {
+    /// Whether it is about an entry, which [`Report::bitmap`] says what can be done about.
+    pub fn is_about_entry(&self) -> bool {
+        matches!(self.kind, FindingKind::SnapshotEntry | FindingKind::FreeEntry)
+    }
+
     /// Whether a new bitmap ([`Report::bitmap`]) puts it right.
     pub fn is_about_bitmap(&self) -> bool {
         use FindingKind::{FreeBlocks, Leaked, Pointer, Unreadable, UsedButFree};

@@ -6,13 +6,14 @@ use super::twice::BadCopy;
 use crate::base::Base;
 use crate::format::blockptr::PointerKind;
 use crate::format::{
-    BITS, BlockPointer, COUNTERS, DeadRun, Label, POINTERS, RECORDS, Record, RecordKind, Superblock, SystemKind,
-    split_address,
+    BITS, BlockPointer, COUNTERS, DeadRun, Label, POINTERS, RECORDS, Record, RecordKind, SNAPSHOTS, StoredSnapshot,
+    Superblock, SystemKind, split_address,
 };
 use crate::meta_block::{MetaBlock, NodeKey, read_copy};
 use crate::named::OnDevice;
 use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
+use crate::slots::{self, Limits, Remains};
 use crate::snapshot::{runs_in, slot_of};
 use crate::tree::Trees;
 use crate::words::CHUNK_WORDS;
@@ -55,6 +56,23 @@ pub(super) struct Seen {
     pub(super) mapped: BTreeMap<DomainId, Vec<u64>>,
     /// Ids in the maps of orphans, ascending.
     pub(super) orphans: BTreeMap<DomainId, Vec<u64>>,
+    /// Those that are wrong.
+    pub(super) entries: Entries,
+}
+
+/// Entries that are not what they can be.
+#[derive(Default)]
+pub(super) struct Entries {
+    /// Blocks that have something in one that is free.
+    pub(super) remains: Vec<NodeKey>,
+    /// There are some of lists of snapshots that are in use.
+    pub(super) have_snapshots: bool,
+}
+
+impl Entries {
+    pub(super) fn are_good(&self) -> bool {
+        self.remains.is_empty() && !self.have_snapshots
+    }
 }
 
 /// A run of a dead list.
@@ -105,7 +123,7 @@ pub(super) struct Walk<'a> {
     pub(super) state: SnapshotId,
     /// Epoch of the newest snapshot of the domain `main`, 0 if there is none.
     newest_snapshot: Epoch,
-    /// Places of snapshots that are being deleted.
+    /// Places of snapshots that are being deleted, or whose entries cannot be read: nobody looks into them.
     deleted: Vec<(DomainId, u16)>,
     /// Of the blocks in dead lists, when these have been read.
     births: Births,
@@ -300,16 +318,17 @@ impl<'a> Walk<'a> {
             let what = "metadata without a second copy or without its place in the checksum";
             self.report.find(FindingKind::Pointer, key.place(&self.base.disk, pointer.address[0]), what);
         }
-        let Some(block) = self.load(key, pointer) else {
+        let Some(mut block) = self.load(key, pointer) else {
             owner.whole = false;
             self.hides(owner, key, pointer, "no copy can be read".to_string());
             return;
         };
+        self.take_remains(owner, key, pointer, &mut block);
         if level == 0 {
             self.system_page(owner, index, &block);
             return;
         }
-        if let Err(Error::Corrupt(corruption)) = block.check(&self.base.disk, key, pointer.address[0]) {
+        if let Err(Error::Corrupt(corruption)) = block.settle(&self.base.disk, key, pointer.address[0]) {
             let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
             self.hides(owner, key, pointer, what.clone());
             self.report.find(FindingKind::Pointer, corruption.place, what);
@@ -487,6 +506,44 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Takes out of a block what is in entries that are free, as whoever reads it does. What a snapshot has stays as it is, and does no harm.
+    fn take_remains(&mut self, owner: &Owner<'_>, key: NodeKey, pointer: &BlockPointer, block: &mut MetaBlock) {
+        let limits = Limits { newest: self.superblock.epoch, blocks: self.base.disk.blocks() };
+        let remains = slots::remains(block.bytes(), key, limits);
+        block.clear(&remains);
+        if owner.in_snapshot || remains.is_empty() {
+            return;
+        }
+        for Remains { misfit, .. } in remains {
+            if let Error::Corrupt(found) = misfit.at(key.place(&self.base.disk, pointer.address[0])) {
+                let what = format!("{}: expected {}, got {}; it means nothing", found.what, found.expected, found.got);
+                self.report.find(FindingKind::FreeEntry, found.place, what);
+            }
+        }
+        self.seen.entries.remains.push(key);
+    }
+
+    /// Entries of a list of snapshots that cannot be what they say. That of one that can has been loaded.
+    fn snapshots(&mut self, domain: DomainId, owner: &Owner<'_>, index: u64, block: &MetaBlock) {
+        for at in 0..SNAPSHOTS {
+            let (bytes, slot) = (block.snapshot(at as usize), index * SNAPSHOTS + at);
+            let Err(fault) = StoredSnapshot::decode(bytes, self.superblock.epoch, self.base.disk.blocks()) else {
+                continue;
+            };
+            let place = Place { object: Some(owner.key), level: Some(0), index: Some(index), ..Place::default() };
+            let (id, name, _) = StoredSnapshot::glance(bytes);
+            let called = match (name, id) {
+                (Some(name), _) => format!("the snapshot {name:?}"),
+                (None, Some(SnapshotId(id))) => format!("snapshot {id}"),
+                (None, None) => "a snapshot".to_string(),
+            };
+            let what = format!("entry in use, slot {at}: {fault}; {called} cannot be looked into");
+            self.report.find(FindingKind::SnapshotEntry, place, what);
+            self.seen.entries.have_snapshots = true;
+            self.deleted.extend(u16::try_from(slot).map(|slot| (domain, slot)));
+        }
+    }
+
     /// A block of one of domain 0's objects.
     fn system_page(&mut self, owner: &Owner<'_>, index: u64, block: &MetaBlock) {
         let id = owner.key.object.0;
@@ -522,7 +579,8 @@ impl<'a> Walk<'a> {
                 let bits = (0..BITS).filter(|bit| block.bit(*bit as usize)).map(|bit| index * BITS + bit);
                 map.entry(domain).or_default().extend(bits);
             }
-            RecordKind::System(SystemKind::ObjectTable | SystemKind::SnapshotList) | RecordKind::Object(_) => {}
+            RecordKind::System(SystemKind::SnapshotList) => self.snapshots(domain, owner, index, block),
+            RecordKind::System(SystemKind::ObjectTable) | RecordKind::Object(_) => {}
         }
     }
 

@@ -251,6 +251,17 @@ impl BlockPointer {
         }
     }
 
+    /// Whether a slot says that it is a hole, and would not be a pointer if it did not. `level`, `epoch` and `blocks` as for
+    /// [`BlockPointer::decode_checked`].
+    pub(crate) fn is_free(bytes: &[u8; POINTER_BYTES], level: u8, epoch: Epoch, blocks: u64) -> bool {
+        let is_used = |kind: u8| {
+            let mut bytes = *bytes;
+            bytes[std::mem::offset_of!(Raw, shape)] |= kind;
+            BlockPointer::decode_checked(&bytes, level, epoch, blocks).is_ok()
+        };
+        BlockPointer::encodes_hole(bytes) && !(1..=KIND_BITS).any(is_used)
+    }
+
     /// [`BlockPointer::decode_checked`] for who needs no pointer: most are holes, or have a CRC-64 and nothing else, which a few comparisons tell.
     pub(crate) fn check(bytes: &[u8; POINTER_BYTES], level: u8, epoch: Epoch, blocks: u64) -> Result<(), Fault> {
         match BlockPointer::is_plain(bytes, level, epoch, blocks) {

@@ -13,6 +13,7 @@
 //! | `dead_list` | the runs of blocks on the device |
 //! | `diff` | what changed between two states |
 //! | `heal` | reading again what has gone bad in memory |
+//! | `mend` | what becomes of an entry in use that cannot be read, when the check repairs |
 //!
 //! Invariants:
 //! - a block that a snapshot can reach is one of the domain's, or in the dead list of that snapshot or of a later one, be that
@@ -25,13 +26,14 @@ mod delete;
 mod diff;
 mod dying;
 mod heal;
+mod mend;
 mod scribble;
 
 use crate::audit::{Audit, Digest, KeptStart, Listed, Twin, listed_digest};
 use crate::base::Base;
 use crate::commit::{CommitOrder, Committing};
 use crate::form_sums::FormSums;
-use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
+use crate::format::{DeadRun, Fault, Record, SNAPSHOTS, StoredSnapshot, Superblock, SystemKind};
 use crate::guarded::Doubled;
 use crate::meta_block::{MetadataProtection, NodeKey, Scribble};
 use crate::module::Module;
@@ -47,7 +49,7 @@ use dying::Dying;
 use heal::BadEntry;
 use holdfast_integrity::crc64;
 use holdfast_object::{
-    DomainId, Epoch, Error, ObjectKey, Place, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
+    DomainId, Epoch, Error, ObjectKey, Result, Seek, SnapshotCount, SnapshotId, SnapshotInfo, Timestamp,
     check_snapshot_name,
 };
 use parking_lot::Mutex;
@@ -148,6 +150,8 @@ struct OfDomain {
     last_id: Doubled,
     /// Why the list cannot be read; then `held` is empty, and the store takes no changes.
     unreadable: Option<Error>,
+    /// Entries in use that cannot be what they say, by slot. With any, the store takes no changes.
+    bad: BTreeMap<u16, Error>,
 }
 
 /// The snapshots of all domains.
@@ -268,9 +272,9 @@ impl Kept {
         self.domains.keys().copied()
     }
 
-    /// Why the snapshots of a domain are not known.
+    /// Why the snapshots of a domain are not known, or one of them is not.
     pub(crate) fn unreadable(&self) -> Option<&Error> {
-        self.domains.values().find_map(|of_domain| of_domain.unreadable.as_ref())
+        self.domains.values().find_map(|of_domain| of_domain.unreadable.as_ref().or(of_domain.bad.values().next()))
     }
 
     /// # Errors
@@ -339,7 +343,7 @@ impl Trees {
         }
     }
 
-    /// Loads the snapshot lists of all domains. One that cannot be read is remembered as that.
+    /// Loads the snapshot lists of all domains. One that cannot be read is remembered as that, and so is an entry.
     pub(crate) fn load_snapshots(&mut self, base: &Base, superblock: &Superblock) {
         let domains: Vec<DomainId> = self.system.keys().filter_map(|id| domain_of_list(*id)).collect();
         for domain in domains {
@@ -373,10 +377,20 @@ impl Trees {
             let Some(block) = self.node(base, list, &record, 0, next)? else { break };
             for at in 0..SNAPSHOTS {
                 let bytes = block.snapshot(at as usize);
-                let place = || Place { object: Some(list), index: Some(next), ..base.disk.place(0) };
-                let stored = StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks())
-                    .map_err(|fault| fault.at(place()))?;
+                let address = || self.pages(base, list, &record, next, 1).map_or(0, |pointers| pointers[0].address[0]);
+                let place = || NodeKey::new(list, 0, next).place(&base.disk, address());
                 let slot = next * SNAPSHOTS + at;
+                let stored = match StoredSnapshot::decode(bytes, superblock.epoch, base.disk.blocks()) {
+                    Err(fault) if slot < u64::from(SLOTS) => {
+                        *listed += listed_digest(domain, slot, crc64(bytes));
+                        let Fault { what, expected, got } = fault;
+                        let error = Error::corrupt(place(), format!("{what} in slot {at}"), expected, got);
+                        tracing::error!(%error, "an entry of the list of snapshots cannot be read");
+                        of_domain.bad.insert(slot as u16, error);
+                        continue;
+                    }
+                    stored => stored.map_err(|fault| fault.at(place()))?,
+                };
                 if stored.is_some() {
                     *listed += listed_digest(domain, slot, crc64(bytes));
                 }

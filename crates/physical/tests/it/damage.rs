@@ -3,7 +3,7 @@
 use crate::rig::*;
 use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::{Algorithm, crc64};
-use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectStore, Op, PAGE_SIZE, Result, Side};
+use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE, Result, Side};
 use holdfast_physical::check::{BlockRole, BlockUse, CheckOptions, FindingKind, block_uses, check};
 use holdfast_physical::{LABELS, Module, label_start};
 use rand::{Rng, SeedableRng};
@@ -291,7 +291,7 @@ fn a_bad_copy_is_repaired_when_it_is_read() {
 fn the_check_sees_what_checksums_cannot() {
     let rig = sample();
     let uses = block_uses(rig.device.clone()).unwrap();
-    let bitmaps: Vec<u64> = uses.iter().filter(|used| used.role == BlockRole::Bitmap).map(|used| used.block).collect();
+    let bitmap = uses.iter().find(|used| used.role == BlockRole::Bitmap).unwrap();
     let data = uses.iter().find(|used| used.role == BlockRole::Data).unwrap().block;
     // The bit of a data block in use is cleared and that of a free block set, in both copies, with all checksums right.
     let free = (0..BLOCKS).rev().skip(100).find(|block| uses.iter().all(|used| used.block != *block)).unwrap();
@@ -299,10 +299,7 @@ fn the_check_sees_what_checksums_cannot() {
         block[data as usize / 8] &= !(1 << (data % 8));
         block[free as usize / 8] |= 1 << (free % 8);
     };
-    for block in bitmaps {
-        rig.device.alter(block, change).unwrap();
-    }
-    fix_checksums(&rig.device, &uses);
+    strike(&rig.device, &uses, bitmap, change);
     let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
     let kinds: Vec<FindingKind> = report.findings.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [FindingKind::UsedButFree, FindingKind::Leaked], "{report:?}");
@@ -310,51 +307,51 @@ fn the_check_sees_what_checksums_cannot() {
     assert_eq!(report.findings[1].place.address, Some(free));
 }
 
-/// Puts right the checksums from the bitmap's root up: its record in object table 0, and the superblock.
-pub(crate) fn fix_checksums(device: &MemoryDevice, uses: &[BlockUse]) {
-    let block_of = |role: BlockRole, object: u64, index: u64| -> Vec<u64> {
-        let is = |used: &&BlockUse| {
-            used.role == role
-                && used.object.is_some_and(|key| key.object.0 == object && key.domain.0 == 0)
-                && used.index == index
-                && used.level == 0
-        };
+/// Changes all copies of a block of metadata, and puts right the checksums from there up to the superblock: as if what holds the store in memory had
+/// written it so.
+pub(crate) fn strike(
+    device: &MemoryDevice,
+    uses: &[BlockUse],
+    struck: &BlockUse,
+    change: impl Fn(&mut [u8; PAGE_SIZE]),
+) {
+    /// Of the checksum: in a pointer, and of the root pointer in a record.
+    const IN_POINTER: usize = 24;
+    const IN_RECORD: usize = 384 + IN_POINTER;
+    let copies = |object: ObjectKey, level: u8, index: u64| -> Vec<u64> {
+        let is =
+            |used: &&BlockUse| used.object == Some(object) && (used.level, used.index) == (level, index) && !used.held;
         uses.iter().filter(is).map(|used| used.block).collect()
     };
-    let bytes = |block: u64| {
+    let (mut object, mut level, mut index) = (struck.object.unwrap(), struck.level, struck.index);
+    copies(object, level, index).into_iter().for_each(|block| device.alter(block, &change).unwrap());
+    loop {
         let mut bytes = vec![0; PAGE_SIZE];
-        device.read(block, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
-        bytes
-    };
-    let sum = |block: u64, object: u64, level: u8, index: u64| {
-        crc64(&bytes(block)) ^ holdfast_integrity::identity_mix(0, object, level, index)
-    };
-    let bitmap = sum(block_of(BlockRole::Bitmap, 1, 0)[0], 1, 0, 0);
-    let table = block_of(BlockRole::ObjectTable, 0, 0);
-    for &block in &table {
-        // Record 1, its root pointer, the checksum in it.
-        device.alter(block, |bytes| bytes[512 + 384 + 24..][..8].copy_from_slice(&bitmap.to_le_bytes())).unwrap();
-    }
-    let sum_of_table = sum(table[0], 0, 0, 0);
-    let roots: Vec<u64> = uses
-        .iter()
-        .filter(|used| {
-            used.role == BlockRole::Tree && used.object.is_some_and(|key| key.object.0 == 0 && key.domain.0 == 0)
-        })
-        .map(|used| used.block)
-        .collect();
-    for &block in &roots {
-        device.alter(block, |bytes| bytes[24..32].copy_from_slice(&sum_of_table.to_le_bytes())).unwrap();
-    }
-    let root = sum(roots[0], 0, 1, 0);
-    for used in uses.iter().filter(|used| used.role == BlockRole::Superblock) {
-        device
-            .alter(used.block, |bytes| {
-                bytes[512 + 384 + 24..][..8].copy_from_slice(&root.to_le_bytes());
-                let crc = crc64(&bytes[..4088]);
-                bytes[4088..].copy_from_slice(&crc.to_le_bytes());
-            })
-            .unwrap();
+        device.read(copies(object, level, index)[0], &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap();
+        let mix = holdfast_integrity::identity_mix(object.domain.0, object.object.0, level, index);
+        let sum = (crc64(&bytes) ^ mix).to_le_bytes();
+        let put = |block: u64, at: usize| device.alter(block, |bytes| bytes[at..][..8].copy_from_slice(&sum)).unwrap();
+        let above = copies(object, level + 1, index / 64);
+        if !above.is_empty() {
+            above.into_iter().for_each(|block| put(block, 64 * (index % 64) as usize + IN_POINTER));
+            (level, index) = (level + 1, index / 64);
+            continue;
+        }
+        if object == (ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(0) }) {
+            for used in uses.iter().filter(|used| used.role == BlockRole::Superblock) {
+                put(used.block, 512 + IN_RECORD);
+                let seal = |bytes: &mut [u8; PAGE_SIZE]| {
+                    let crc = crc64(&bytes[..4088]);
+                    bytes[4088..].copy_from_slice(&crc.to_le_bytes());
+                };
+                device.alter(used.block, seal).unwrap();
+            }
+            return;
+        }
+        let (id, table) = (object.object.0, 16 * u64::from(object.domain.0));
+        object = ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(table) };
+        (level, index) = (0, id / 8);
+        copies(object, level, index).into_iter().for_each(|block| put(block, 512 * (id % 8) as usize + IN_RECORD));
     }
 }
 

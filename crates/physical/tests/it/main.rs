@@ -17,5 +17,6 @@ mod random;
 mod rig;
 mod scrub;
 mod seal;
+mod slots;
 mod snapshots;
 mod trim;

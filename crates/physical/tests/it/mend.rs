@@ -1,6 +1,6 @@
 //! What is put right when a store is opened: labels, superblocks, the bitmap; and by the check.
 
-use crate::damage::{DAMAGES, damage_tree, fix_checksums, read_all, sample};
+use crate::damage::{DAMAGES, damage_tree, read_all, sample, strike};
 use crate::rig::*;
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice, Operation};
 use holdfast_object::{Error, Kind, ObjectId, ObjectStore, Op, Purpose};
@@ -221,10 +221,8 @@ fn a_bitmap_that_says_something_else_than_the_superblock_is_rebuilt() {
     let mut rig = sample();
     let uses = block_uses(rig.device.clone()).unwrap();
     let data = uses.iter().find(|used| used.role == BlockRole::Data).unwrap().block;
-    for used in uses.iter().filter(|used| used.role == BlockRole::Bitmap) {
-        rig.device.alter(used.block, |bytes| bytes[(data / 8) as usize] &= !(1 << (data % 8))).unwrap();
-    }
-    fix_checksums(&rig.device, &uses);
+    let bitmap = uses.iter().find(|used| used.role == BlockRole::Bitmap).unwrap();
+    strike(&rig.device, &uses, bitmap, |bytes| bytes[(data / 8) as usize] &= !(1 << (data % 8)));
     rig.reopen();
     assert_eq!((rig.module.status().read_only, rig.module.status().repaired), (None, 1));
     change_and_reopen(&mut rig, "a block in use and free in the bitmap");

@@ -72,6 +72,14 @@ impl Rig {
         Rig { device, top, arena, clock, module, options, pins: Vec::new() }
     }
 
+    /// The store on another device, as another user of the same memory.
+    pub(crate) fn over(of: &Rig, device: Arc<MemoryDevice>) -> Result<Rig> {
+        let module = Arc::new(of.open_on(device.clone())?);
+        let Rig { arena, clock, options, .. } = of;
+        let (arena, clock, options) = (arena.clone(), clock.clone(), options.clone());
+        Ok(Rig { top: device.clone(), device, arena, clock, module, options, pins: Vec::new() })
+    }
+
     /// Opens what is on the device now, as after a crash.
     pub(crate) fn reopen(&mut self) {
         self.pins.clear();
@@ -118,11 +126,15 @@ impl Rig {
     }
 
     pub(crate) fn commit(&mut self) -> Epoch {
+        self.try_commit().unwrap()
+    }
+
+    pub(crate) fn try_commit(&mut self) -> Result<Epoch> {
         let epoch = self.next_epoch();
-        self.module.prepare(epoch).unwrap();
-        self.module.publish(epoch).unwrap();
+        self.module.prepare(epoch)?;
+        self.module.publish(epoch)?;
         self.pins.clear();
-        epoch
+        Ok(epoch)
     }
 
     /// Checks what is on the device: nothing is wrong.
