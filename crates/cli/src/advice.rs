@@ -1,7 +1,7 @@
 //! What to do about what a check has found, by kind of damage.
 
 use crate::paths::shell;
-use holdfast_object::{Kind, SnapshotId};
+use holdfast_object::{Kind, ObjectId, SnapshotId};
 use holdfast_physical::check::{BitmapRemedy, Finding, FindingKind};
 use std::path::Path;
 
@@ -32,6 +32,7 @@ enum Remedy {
     DeleteSnapshot,
     LeaveAlone,
     DropSnapshot,
+    NewRoot,
     NewStore,
 }
 
@@ -99,6 +100,12 @@ impl Found<'_> {
                 Remedy::DeleteSnapshot,
                 "what is bad in a snapshot only stays so, and goes with it: holdfast snapshot delete DIR NAME".into(),
             ),
+            (
+                Remedy::NewRoot,
+                "the root directory can be neither read nor moved aside: mount the store, copy what snapshots have \
+                 (DIR/.holdfast/snapshots) and what has a path that is known, and make a new store of that and a backup"
+                    .into(),
+            ),
             (Remedy::Replay, replay),
             (
                 Remedy::LeaveAlone,
@@ -131,6 +138,7 @@ impl Found<'_> {
             FindingKind::Obsolete => Remedy::Replay,
             FindingKind::Lost | FindingKind::Unreadable if finding.pages().is_some() => match kind {
                 _ if is_in_snapshot(finding) => Remedy::DeleteSnapshot,
+                _ if finding.place.object.is_some_and(|key| key.object == ObjectId::ROOT) => Remedy::NewRoot,
                 Some(Kind::Directory) => Remedy::MoveAside,
                 Some(Kind::Symlink | Kind::Xattr) => Remedy::MakeAnew,
                 _ => Remedy::WriteAgain,
@@ -173,7 +181,7 @@ fn is_in_snapshot(finding: &Finding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
+    use holdfast_object::{DomainId, ObjectKey, Place};
 
     fn finding(kind: FindingKind, domain: DomainId, object: u64) -> Finding {
         let object = Some(ObjectKey { domain, object: ObjectId(object) });
@@ -228,6 +236,9 @@ mod tests {
             let told = advice(&[(&system(kind, object), None)], bitmap, was_repair);
             assert!(told.contains(part) && !told.contains('|'), "{kind:?} {object} {bitmap:?}: {told}");
         }
+        let root = finding(Unreadable, DomainId::MAIN, ObjectId::ROOT.0);
+        let told = advice(&[(&root, Some(Kind::Directory))], BitmapRemedy::NotNeeded, false);
+        assert!(told.contains("neither read nor moved aside") && !told.contains('|'), "{told}");
         for (object_kind, part) in [
             (None, "to mend a file"),
             (Some(Kind::Regular), "to mend a file"),

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Objects asked for in one go.
 const LISTED: usize = 1024;
+/// Findings about names that are shown in words where what could not be read explains many.
+const NAMES_NAMED: usize = 20;
 
 /// What is checked.
 pub(crate) struct Subject<'a> {
@@ -165,6 +167,12 @@ impl Checked {
         Point { uuid: self.uuid.clone(), epoch: self.epoch }
     }
 
+    /// Whether something may be said to be wrong because the other half of it is in what cannot be read.
+    fn follows(&self, finding: &Finding) -> bool {
+        let has_other_half = matches!(finding.kind, FindingKind::Maps | FindingKind::Leaked | FindingKind::Snapshot);
+        self.blocks.incomplete && has_other_half && !finding.repaired
+    }
+
     /// What became of what was found, in the words of a scrub.
     fn sums(&self) -> String {
         let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
@@ -179,19 +187,46 @@ impl Checked {
     }
 }
 
+/// Findings that follow from others, in one line: how many for each reason.
+fn in_sums(findings: &[&BlockFinding]) -> String {
+    let mut sums: Vec<(String, u64, &BlockFinding)> = Vec::new();
+    for found in findings {
+        let reason = found.finding.what.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ');
+        match sums.iter_mut().find(|(known, ..)| known == reason) {
+            Some((_, count, _)) => *count += 1,
+            None => sums.push((reason.to_string(), 1, found)),
+        }
+    }
+    let sums: Vec<_> = sums
+        .iter()
+        .map(|(reason, count, first)| quoting::line(&format!("{count} × {reason}, first {}", first.finding.place)))
+        .collect();
+    match sums.is_empty() {
+        true => String::new(),
+        false => format!("following from what could not be read (each: --json): {}\n", sums.join("; ")),
+    }
+}
+
 impl Report for Checked {
     fn words(&self) -> String {
         let Checked { blocks, names, .. } = self;
         let mut text = String::new();
-        for finding in &blocks.findings {
+        let (following, told): (Vec<_>, Vec<_>) = blocks.findings.iter().partition(|it| self.follows(&it.finding));
+        for finding in told {
             text.push_str(&format!("{finding}\n"));
         }
+        text.push_str(&in_sums(&following));
         match blocks.found.saturating_sub(blocks.findings.len() as u64) {
             0 => {}
             more => text.push_str(&format!("and {more} more, in the sums only\n")),
         }
-        for finding in &names.findings {
+        let named = if blocks.incomplete { NAMES_NAMED } else { usize::MAX };
+        for finding in names.findings.iter().take(named) {
             text.push_str(&format!("{}\n", quoting::line(finding)));
+        }
+        match names.findings.len().saturating_sub(named) {
+            0 => {}
+            more => text.push_str(&format!("and {more} more about names, which --json has\n")),
         }
         // An answer of a mount has room for so many only.
         match self.errors.saturating_sub(blocks.found).saturating_sub(names.findings.len() as u64) {

@@ -64,6 +64,9 @@ pub(crate) struct StoreReport {
     /// The last scrub of a mounted store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) scrub: Option<ScrubReport>,
+    /// Why the root directory of a mount cannot be read, if it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) root_damage: Option<String>,
     /// Files of a mount with pages that went bad in memory before they were stored, and have not been written again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) not_stored: Option<NotStored>,
@@ -370,6 +373,7 @@ impl StoreReport {
             flashlog: None,
             flashlog_device: None,
             scrub: None,
+            root_damage: None,
             not_stored: None,
             given_up: None,
             daemon: None,
@@ -382,6 +386,7 @@ impl StoreReport {
             cut(&mut report.store);
             report.mounted_on.as_mut().map(cut);
             report.read_only.as_mut().map(cut);
+            report.root_damage.as_mut().map(cut);
             report.not_stored.as_mut().map(NotStored::shorten);
             report.given_up.as_mut().map(GivenUp::shorten);
             if let Some(set) = &mut report.flashlog {
@@ -476,7 +481,7 @@ impl StoreReport {
 }
 
 impl StoreReport {
-    /// About a mount that is of no use, or a store that cannot be mounted as it is.
+    /// About a mount that is of no use, or of little, or a store that cannot be mounted as it is.
     fn what_to_do(&self) -> Option<String> {
         if self.condition == Condition::WithoutLog {
             return Some("plug it in, or say where it is: --log PATH; to mount main alone: -o without-log".to_string());
@@ -491,6 +496,10 @@ impl StoreReport {
             Condition::NotAnswering => Some(format!(
                 "its disk may be slow, or hang (dmesg tells): wait, or cut the mount off with holdfast unmount --force {directory}"
             )),
+            Condition::Mounted if self.root_damage.is_some() => Some(format!(
+                "copy what can be read by paths that are known, and what snapshots have ({directory}/.holdfast/snapshots); then \
+                 holdfast unmount {directory}, and holdfast check {store} says what is damaged"
+            )),
             _ => None,
         }
     }
@@ -501,6 +510,9 @@ impl Report for StoreReport {
         let mut rows = Vec::new();
         if let Some(what) = self.what_to_do() {
             rows.push(("what to do", what));
+        }
+        if let Some(damage) = &self.root_damage {
+            rows.push(("ROOT DIRECTORY", format!("cannot be read: {damage}")));
         }
         if let Some(reason) = &self.read_only {
             rows.push(("READ-ONLY", reason.clone()));

@@ -471,6 +471,10 @@ impl State {
         let cache = stack.cache.status();
         let status = StoreStatus { space: stack.cache.space_expected(), ..stack.status() };
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
+        // Not looked at without a reason: whoever changes the root may be waiting for the device.
+        if status.unrepaired > 0 {
+            report.root_damage = stack.namespace.root_damage().map(|error| error.to_string());
+        }
         let down = self.down.get().map(|reason| reason.to_string());
         let asked_for = down.is_none() && options.flags.read_only;
         report.read_only = match asked_for {

@@ -72,3 +72,67 @@ fn a_mount_that_stops_as_a_snapshot_is_damaged_says_so_and_what_mends_it() {
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }
+
+/// A store with a snapshot, and damage to all copies of a block of this kind.
+fn damaged(kind: &str, object: &str) -> Rig {
+    let rig = Rig::new();
+    rig.store("s", "16M");
+    let mount = rig.directory("m");
+    rig.run(["mount", "s", "m"]).exits(0);
+    fs::write(mount.join("f"), "kept").unwrap();
+    rig.run(["snapshot", "create", "m", "kept"]).exits(0);
+    // So that the snapshot has blocks of its own.
+    (0..5).for_each(|number| fs::write(mount.join(format!("later {number}")), "later").unwrap());
+    rig.run(["unmount", "m"]).exits(0);
+    fs::copy(rig.path("s"), rig.path("sound")).unwrap();
+    for seed in 0..100 {
+        let seed = seed.to_string();
+        let words = ["inject", "s", "--json", "--kind", kind, "--copy", "all", "--seed", &seed];
+        let struck = rig.run(words).exits(0).json();
+        if struck["object"].as_str().unwrap().contains(object) && struck["in_snapshots_only"] == false {
+            return rig;
+        }
+        fs::copy(rig.path("sound"), rig.path("s")).unwrap();
+    }
+    panic!("{kind}: no block of {object}");
+}
+
+#[test]
+fn a_root_directory_that_cannot_be_read_is_told_and_unmounted() {
+    if !fuse() {
+        return;
+    }
+    for (kind, object) in [("directory", "object 1:1"), ("object-table", "system object #16")] {
+        let rig = damaged(kind, object);
+        rig.run(["mount", "s", "m", "-o", "ro"]).exits(0);
+        let listed = fs::read_dir(rig.path("m")).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+        assert_eq!(listed.map(drop).unwrap_err().raw_os_error(), Some(libc::EIO), "{kind}");
+        let status = rig.run(["status", "m"]).exits(3).out;
+        for part in ["ROOT DIRECTORY", "cannot be read", "/.holdfast/snapshots", "process "] {
+            assert!(status.contains(part), "{kind}, {part}: {status}");
+        }
+        let kept = fs::read_to_string(rig.path("m/.holdfast/snapshots/kept/f")).unwrap();
+        assert_eq!(kept, "kept", "{kind}");
+        rig.run(["unmount", "m"]).exits(0);
+    }
+}
+
+/// What is damaged comes first, and what follows from it in one line.
+#[test]
+fn what_follows_from_damage_is_summed_up() {
+    if !fuse() {
+        return;
+    }
+    let rig = damaged("object-table", "system object #16");
+    let found = rig.run(["check", "s"]).exits(4).out;
+    assert!(found.lines().next().unwrap().contains("checksum: expected"), "{found}");
+    let following: Vec<_> = found.lines().filter(|line| line.contains("in the map of objects")).collect();
+    let [line] = following[..] else { panic!("one line: {found}") };
+    assert!(
+        line.contains("following from what could not be read") && line.contains("7 × wrongly in the map"),
+        "{line}"
+    );
+    let json = rig.run(["check", "s", "--json"]).exits(4).json();
+    let maps = json["blocks"]["findings"].as_array().unwrap().iter().filter(|it| it["kind"] == "maps").count();
+    assert!(maps >= 7, "{json}");
+}

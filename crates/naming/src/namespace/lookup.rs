@@ -1,11 +1,12 @@
 //! Finding objects, holding them, and letting them go.
 
+use super::readdir::COOKIE_PARENT;
 use super::{Namespace, Request, SetAttr, is_fleeting};
 use crate::error::{Error, Result};
 use crate::locks::Use;
 use crate::name::{self, NAME_MAX};
 use crate::permission::{self, Access};
-use holdfast_object::{Attributes, Hold, Kind, NamePlace, ObjectId};
+use holdfast_object::{Attributes, Class, Hold, Kind, NamePlace, ObjectId, Timestamp};
 
 /// An object with its attributes as they were at that moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +36,11 @@ pub struct StatFs {
     pub name_max: u32,
 }
 
+/// Whether an error is that the root directory cannot be read.
+fn is_damaged_root(id: ObjectId, error: &Error) -> bool {
+    id == ObjectId::ROOT && error.damage().is_some()
+}
+
 impl Namespace {
     /// The object that `name` in `parent` refers to; `.` and `..` included. The caller holds it by id from now on, once
     /// more, until [`Namespace::forget`].
@@ -44,7 +50,15 @@ impl Namespace {
         if name == b"." {
             return self.lookup_handle(request, parent);
         }
-        let directory = self.directory_for(request, parent, name, Access::SEARCH)?;
+        let directory = match self.directory_for(request, parent, name, Access::SEARCH) {
+            // What snapshots have can be copied out of a root that cannot be read itself.
+            Err(error) if is_damaged_root(parent, &error) => {
+                let found = self.find_virtual(parent, name)?.ok_or(error)?;
+                self.cache.hold(found.id, Hold::Lookup, 1);
+                return Ok(found);
+            }
+            directory => directory?,
+        };
         let found = match (self.find_virtual(parent, name)?, name) {
             (Some(found), _) => found,
             (None, b"..") => Found { id: directory.parent, attributes: self.child(directory.parent, Kind::Directory)? },
@@ -89,9 +103,20 @@ impl Namespace {
         Ok(())
     }
 
-    /// Attributes of an object.
+    /// Attributes of an object. The root directory has some in any case, as a mount is asked by way of it, also for what is wrong with it.
     pub fn getattr(&self, id: ObjectId) -> Result<Attributes> {
-        self.inode(id)
+        match self.inode(id) {
+            Err(error) if is_damaged_root(id, &error) => {
+                let own = Attributes::new(Kind::Directory, Class::Names, 0o555, 0, 0, Timestamp::default());
+                Ok(Attributes { nlink: 2, parent: id, ..own })
+            }
+            attributes => attributes,
+        }
+    }
+
+    /// What keeps the root directory from being read, if something does: what is wrong with its record, or with what is read of it first.
+    pub fn root_damage(&self) -> Option<Error> {
+        self.readdir(ObjectId::ROOT, COOKIE_PARENT, |_| false).err().filter(|error| error.damage().is_some())
     }
 
     /// Opens a file, a directory or any other object for this access; `truncate` empties a regular file. The caller
@@ -127,7 +152,10 @@ impl Namespace {
     /// Opens a directory for reading.
     pub fn opendir(&self, request: &Request, id: ObjectId) -> Result<()> {
         let _in_use = self.locks.lock(&[(id, Use::Shared)]);
-        let attributes = self.directory_attributes(id)?;
+        let attributes = match self.directory_attributes(id) {
+            Err(error) if is_damaged_root(id, &error) => self.getattr(id)?,
+            attributes => attributes?,
+        };
         self.check_access(request, id, &attributes, Access::READ)?;
         self.cache.hold(id, Hold::Open, 1);
         Ok(())

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 /// Cookie of `.`; reading starts behind cookie 0.
 const COOKIE_SELF: u64 = 1;
 /// Cookie of `..`.
-const COOKIE_PARENT: u64 = 2;
+pub(super) const COOKIE_PARENT: u64 = 2;
 const _: () = assert!(COOKIE_PARENT < KEY_MIN);
 
 /// An entry as it is shown.

@@ -58,7 +58,7 @@ impl Namespace {
         if self.snapshots.is_none() || ![CONTROL, SNAPSHOTS].contains(&id) {
             return Err(Error::Stale(id));
         }
-        let root = self.cache.attributes(ObjectId::ROOT)?;
+        let root = self.getattr(ObjectId::ROOT)?;
         let snapshots = self.all_snapshots()?;
         let (parent, subdirectories, newest) = match id {
             CONTROL => (ObjectId::ROOT, 1, None),
