@@ -198,6 +198,26 @@ impl Cache {
         bad
     }
 
+    /// Files with pages that have been written and that no recovery point has, nor the intent log, with how many; ascending.
+    pub fn unwritten_objects(&self) -> Vec<(ObjectId, usize)> {
+        let state = self.state.read();
+        let files = state.objects.iter().filter(|(_, object)| !object.attributes.kind.is_metadata());
+        let unwritten = files.map(|(&id, object)| (id, object.unlogged.len()));
+        let mut unwritten: Vec<_> = unwritten.filter(|(_, pages)| *pages > 0).collect();
+        unwritten.sort_unstable();
+        unwritten
+    }
+
+    /// Which pages of an object these are, `limit` at most, ascending.
+    pub fn unwritten_pages(&self, id: ObjectId, limit: usize) -> Vec<PageIndex> {
+        let state = self.state.read();
+        let Some(object) = state.objects.get(&id) else { return Vec::new() };
+        let mut pages: Vec<PageIndex> = object.unlogged.iter().copied().collect();
+        pages.sort_unstable();
+        pages.truncate(limit);
+        pages
+    }
+
     /// Whether the page is not what the last recovery point has: it has been written since, whatever became of that, or is cut off, zeroed or
     /// copied over.
     ///

@@ -66,7 +66,7 @@ impl GivenUp {
     }
 }
 
-/// Files with pages that went bad in memory before they were stored, while a mount still serves them.
+/// Files with pages that went bad in memory before they were stored, or that cannot be stored, while a mount still serves them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct NotStored {
     pub(crate) files: u64,

@@ -70,6 +70,9 @@ pub(crate) struct StoreReport {
     /// Files of a mount with pages that went bad in memory before they were stored, and have not been written again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) not_stored: Option<NotStored>,
+    /// Files of a mount that takes no changes any more with pages that only its memory has: written last, and not synced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_written: Option<NotStored>,
     /// What mounts before this one, or before now, could not store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) given_up: Option<GivenUp>,
@@ -375,6 +378,7 @@ impl StoreReport {
             scrub: None,
             root_damage: None,
             not_stored: None,
+            not_written: None,
             given_up: None,
             daemon: None,
         }
@@ -388,6 +392,7 @@ impl StoreReport {
             report.read_only.as_mut().map(cut);
             report.root_damage.as_mut().map(cut);
             report.not_stored.as_mut().map(NotStored::shorten);
+            report.not_written.as_mut().map(NotStored::shorten);
             report.given_up.as_mut().map(GivenUp::shorten);
             if let Some(set) = &mut report.flashlog {
                 [&mut set.main, &mut set.log].into_iter().chain(set.problem.as_mut()).for_each(cut);
@@ -617,6 +622,14 @@ impl Report for StoreReport {
                 ));
                 rows.extend(self.not_stored.iter().flat_map(NotStored::lines).map(|line| ("", line)));
             }
+        }
+        if let Some(not_written) = &self.not_written {
+            let files = count(not_written.files, "file", "files");
+            rows.push((
+                "NOT WRITTEN",
+                format!("the last writes to {files} are in memory only: copy them elsewhere before it is unmounted"),
+            ));
+            rows.extend(not_written.lines().map(|line| ("", line)));
         }
         if let Some(given_up) = &self.given_up {
             rows.push(("GIVEN UP", given_up.line()));

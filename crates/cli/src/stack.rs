@@ -141,14 +141,36 @@ impl Stack {
 
     /// The first of the files that have pages which went bad in memory before they were stored, and how many there are.
     pub(crate) fn bad_files(&self, count: usize) -> (Vec<BadFile>, usize) {
-        let bad = self.cache.bad_objects();
-        let all = bad.len();
-        let files = bad.into_iter().take(count).map(|(object, pages)| {
+        let known = |object| self.cache.bad_pages(object, 0, BAD_PAGES_KNOWN).unwrap_or_default();
+        self.files(self.cache.bad_objects(), count, known)
+    }
+
+    /// The first of the files that have pages which only memory has, and how many there are: what was written last and not synced.
+    pub(crate) fn unwritten_files(&self, count: usize) -> (Vec<BadFile>, usize) {
+        let known = |object| self.cache.unwritten_pages(object, BAD_PAGES_KNOWN);
+        self.files(self.cache.unwritten_objects(), count, known)
+    }
+
+    fn files(
+        &self,
+        objects: Vec<(ObjectId, usize)>,
+        count: usize,
+        known: impl Fn(ObjectId) -> Vec<PageIndex>,
+    ) -> (Vec<BadFile>, usize) {
+        let all = objects.len();
+        let files = objects.into_iter().take(count).map(|(object, pages)| {
             let path = String::from_utf8_lossy(&self.namespace.path_of(object)).into_owned();
-            let known = self.cache.bad_pages(object, 0, BAD_PAGES_KNOWN).unwrap_or_default();
+            let known = known(object);
             BadFile { object, path, pages: pages as u64, bytes: runs_of(&known, pages), known }
         });
         (files.collect(), all)
+    }
+
+    /// Logs which files have pages that only memory has.
+    pub(crate) fn log_unwritten(&self) {
+        for BadFile { path, pages, bytes, .. } in self.unwritten_files(usize::MAX).0 {
+            tracing::error!(path, pages, bytes, "was written last, and is not on the disk");
+        }
     }
 
     /// Logs which files have pages that went bad in memory before they were stored, and gives them.
@@ -172,7 +194,7 @@ impl Stack {
     }
 }
 
-/// A file with pages that went bad in memory before they were stored.
+/// A file with pages that went bad in memory before they were stored, or could not be.
 pub(crate) struct BadFile {
     pub(crate) object: ObjectId,
     pub(crate) path: String,

@@ -87,9 +87,10 @@ impl Module {
                 Ok(())
             }
             Err(reason) => {
-                let advice = "unmount, have the memory tested (or report what is called a logic bug), and mount again; \
-                              the last recovery point is sound";
-                let reason = format!("{reason}: {advice}");
+                // First of all what to do: the rest is long.
+                let advice = "copy elsewhere what was written last and not synced, which only memory has; then unmount, have the memory tested \
+                              (or report what is called a logic bug), and mount again; the last recovery point is sound";
+                let reason = format!("{advice}. Why: {reason}");
                 tracing::error!(%reason, "the store is read-only from now on");
                 self.disk().latch(reason.clone());
                 Err(Error::ReadOnly(reason))

@@ -120,11 +120,14 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     // This process does not keep the mount in use itself.
     let _ = std::env::set_current_dir("/");
     let stuck = state.condition == Condition::NotAnswering;
-    let bad_pages = match () {
-        () if stuck || abandoned => 0,
+    let (bad_pages, not_written) = match () {
+        () if stuck || abandoned => (0, None),
         // A remount may have made it so, which forgets nothing.
-        () if mount.read_only => state.pages_bad(),
-        () => not_stored(&mount, pid, arguments.force, timeout)?,
+        () if mount.read_only => (state.pages_bad(), state.not_written.clone()),
+        () => {
+            let synced = not_stored(&mount, pid, arguments.force, timeout)?;
+            (synced.pages_bad(), synced.not_written)
+        }
     };
     if bad_pages > 0 && !arguments.force {
         return Err(Failure::new(format!(
@@ -163,10 +166,18 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     };
     let left = how_left(&mount.source);
     if left == Left::Unclean && was == Was::Writable {
-        let failure = Failure::new(format!("{} is unmounted, but its store was not left clean", directory.display()));
+        let lost = not_written.as_ref().map(|files| {
+            let named = files.lines().collect::<Vec<_>>().join("; ");
+            format!(
+                ": the last writes to {} were in memory only, and are lost: {named}",
+                count(files.files, "file", "files")
+            )
+        });
+        let (directory, lost) = (directory.display(), lost.unwrap_or_default());
+        let failure = Failure::new(format!("{directory} is unmounted, but its store was not left clean{lost}"));
         let log = state.daemon.and_then(|daemon| daemon.log);
         return Err(failure.hint(match log {
-            Some(log) => format!("what is lost, if anything, is in {log}"),
+            Some(log) => format!("all that is lost, if anything, is in {log}"),
             None => format!("holdfast check {}", shell(&mount.source)),
         }));
     }
@@ -183,10 +194,10 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
     Ok(())
 }
 
-/// Writes what is not on the disk yet. Gives how many pages cannot be, as their bytes in memory are not what was written: with the mount ends
-/// the chance to write them again. Waits as [`wait`] does; whoever forces it waits no longer than for a daemon that does not answer, and is
+/// Writes what is not on the disk yet. Gives the state afterwards, which says which pages cannot be, as their bytes in memory are not what was
+/// written, or as the store takes no changes: with the mount ends the chance to write them again, or elsewhere. Waits as [`wait`] does; whoever forces it waits no longer than for a daemon that does not answer, and is
 /// told of the pages that are known by then.
-fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -> Result<u64> {
+fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -> Result<StoreReport> {
     let _shown = Progress::unknown("writing what is not on the disk yet");
     let (told, synced) = mpsc::channel();
     let asked = mount.clone();
@@ -215,7 +226,7 @@ fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -
             )));
         }
     }
-    Ok(look(mount).pages_bad())
+    Ok(look(mount))
 }
 
 fn named_by(state: &StoreReport) -> String {

@@ -145,6 +145,7 @@ impl Live {
             let path = self.stack.namespace.path_of_error(&error.clone().into());
             let path = path.map(|path| format!("{}: ", path.escape_ascii())).unwrap_or_default();
             tracing::error!("it could not be closed in order: {path}{error}");
+            self.stack.log_unwritten();
             Failure::new(format!("{} could not be closed in order: {path}{error}", store.display()))
         })?;
         self.disks.close()?;

@@ -42,7 +42,7 @@ use crate::report::{CacheFigures, Condition, Daemon, StoreReport};
 use crate::scrub::{ScrubReply, ScrubRequest};
 use crate::signals;
 use crate::snapshots::{self, LastComparison, SnapshotReply, SnapshotRequest};
-use crate::stack::{BadFile, Stack};
+use crate::stack::BadFile;
 use crate::users;
 use check::Checker;
 use given_up::Earlier;
@@ -488,7 +488,10 @@ impl State {
         if let Some(set) = &mut report.flashlog {
             self.backups.tell(set);
         }
-        report.not_stored = not_stored(stack);
+        report.not_stored = not_stored(stack.bad_files(FILES_NAMED));
+        if report.latched {
+            report.not_written = not_stored(stack.unwritten_files(FILES_NAMED));
+        }
         report.given_up = self.earlier.report(stack);
         report.scrub = Some(crate::scrub::ScrubReport { findings: Vec::new(), ..live.scrubber.report() });
         report.daemon = Some(Daemon {
@@ -513,8 +516,7 @@ impl State {
     }
 }
 
-fn not_stored(stack: &Stack) -> Option<NotStored> {
-    let (bad, files) = stack.bad_files(FILES_NAMED);
+fn not_stored((bad, files): (Vec<BadFile>, usize)) -> Option<NotStored> {
     let named = |BadFile { path, pages, bytes, .. }| Named { path, pages, bytes };
     (files > 0).then(|| NotStored { files: files as u64, named: bad.into_iter().map(named).collect() })
 }

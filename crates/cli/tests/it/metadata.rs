@@ -496,8 +496,9 @@ fn the_same_again_and_again_makes_the_store_read_only_and_it_says_what_to_do() {
         let done = inject(&rig, &format!("{words} --times 3"));
         assert_eq!(done["struck"].as_array().unwrap().len(), 3, "{done}");
         let why = done["recovery_point"]["read_only"].as_str().expect("a reason");
-        let advice = "unmount, have the memory tested (or report what is called a logic bug), and mount again";
-        assert!(why.contains("it failed 3 times in a row") && why.contains(advice), "{why}");
+        let advice = "have the memory tested (or report what is called a logic bug), and mount again";
+        assert!(why.contains("it failed 3 times in a row") && why.starts_with("read-only: copy elsewhere"), "{why}");
+        assert!(why.find(advice).unwrap() < why.find("it failed").unwrap(), "{why}");
         // What is read is right, what is written is refused, and everybody is told why.
         work.is_right();
         let error = fs::write(work.mount.join("refused"), "x").unwrap_err();
@@ -505,9 +506,16 @@ fn the_same_again_and_again_makes_the_store_read_only_and_it_says_what_to_do() {
         let status = rig.run(["status", "m"]).exits(3).out;
         assert!(status.contains("READ-ONLY") && status.contains(advice), "{status}");
         assert_eq!(rig.run(["status", "m", "--json"]).exits(3).json()["latched"], true);
+        let log_path = rig.run(["status", "m", "--json"]).json()["daemon"]["log"].as_str().unwrap().to_string();
         assert!(log(&rig).contains("the store is read-only from now on"));
         rig.run(["sync", "m"]).exits(1).says("it takes no changes");
-        rig.run(["unmount", "m"]).exits(1);
+        let named = "/too late: 1 page (bytes 0 to 4095)";
+        assert!(status.contains("NOT WRITTEN") && status.contains(named), "{status}");
+        rig.run(["unmount", "m"])
+            .exits(1)
+            .says(named)
+            .says("the last writes to 1 file were in memory only, and are lost");
+        assert!(fs::read_to_string(log_path).unwrap().contains("was written last, and is not on the disk"));
         rig.run(["check", "s"]).exits(0);
         rig.run(["mount", "s", "m"]).exits(0);
         work.files = kept;
