@@ -7,6 +7,7 @@ use crate::failure::exit;
 use crate::given_up::GivenUp;
 use crate::output::{self, Report, count};
 use crate::quoting;
+use crate::scrub::{CHECKSUM_REMEDY, without_checksum};
 use crate::size;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Device;
@@ -21,6 +22,8 @@ use std::sync::Arc;
 const LISTED: usize = 1024;
 /// Findings about names that are shown in words where what could not be read explains many.
 const NAMES_NAMED: usize = 20;
+/// Files without checksums that are named.
+const UNVERIFIED_NAMED: usize = 100;
 
 /// What is checked.
 pub(crate) struct Subject<'a> {
@@ -91,6 +94,9 @@ struct Blocks {
     pages: u64,
     /// Pages known to be lost; they read as an error, and are no error of the store.
     lost_pages: u64,
+    /// Blocks that were read and could not be verified.
+    #[serde(default)]
+    no_checksum: NoChecksum,
     /// Batches of the intent log, which the next mount replays.
     log_batches: u64,
     /// What a power cut leaves at the end of the intent log, or a disk that has lost a write; no errors.
@@ -103,6 +109,52 @@ struct Blocks {
     corrected: u64,
     /// Of what was found, blocks without a good copy.
     unreadable: u64,
+}
+
+/// Blocks of files that were written in mode `none`: no errors.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug, Default)]
+struct NoChecksum {
+    blocks: u64,
+    bytes: u64,
+    files: u64,
+    /// The first ones.
+    named: Vec<Unverified>,
+}
+
+/// A file with such blocks, shared ones included.
+#[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
+struct Unverified {
+    path: String,
+    bytes: u64,
+}
+
+impl NoChecksum {
+    fn of(found: &physical_check::NoChecksum, stack: Option<&Stack>) -> NoChecksum {
+        let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
+        let path = |key: &ObjectKey| {
+            let stack = stack.filter(|_| key.domain == DomainId::MAIN)?;
+            Some(String::from_utf8_lossy(&stack.namespace.path_of(key.object)).into_owned())
+        };
+        let named = found.first.iter().take(UNVERIFIED_NAMED);
+        let named = named.filter_map(|(key, pages)| Some(Unverified { path: path(key)?, bytes: bytes(*pages) }));
+        NoChecksum { blocks: found.blocks, bytes: bytes(found.blocks), files: found.files, named: named.collect() }
+    }
+
+    fn words(&self) -> String {
+        if self.blocks == 0 {
+            return String::new();
+        }
+        let (blocks, files) = (without_checksum(self.blocks), count(self.files, "file", "files"));
+        let mut text = format!("no error: {blocks}, in {files}, could not be verified:\n");
+        for Unverified { path, bytes } in &self.named {
+            text.push_str(&format!("  {}: {}\n", quoting::name(path), size::show(*bytes)));
+        }
+        match self.files.saturating_sub(self.named.len() as u64) {
+            0 => {}
+            more => text.push_str(&format!("  and {}\n", count(more, "more file", "more files"))),
+        }
+        text + &format!("  {CHECKSUM_REMEDY}\n")
+    }
 }
 
 #[derive(Clone, PartialEq, Serialize, Deserialize, Debug)]
@@ -253,6 +305,7 @@ impl Report for Checked {
         for remark in &blocks.remarks {
             text.push_str(&format!("no error: {remark}\n"));
         }
+        text.push_str(&blocks.no_checksum.words());
         if names.orphans > 0 {
             let files = count(names.orphans, "file", "files");
             text.push_str(&match self.mounted {
@@ -296,22 +349,25 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
         what: format!("lost, as its bytes went bad {side}: an error when it is read, until it is written again"),
         repaired: false,
     }));
-    let ((names, names_are_wrong), damage, remarks, given_up) = match Stack::open(device.clone(), &Settings::to_look())
-    {
-        Ok(stack) => {
-            let given_up_before = given_up(&stack);
-            let has_log = found.log_batches > 0 && (is_about_a_file(&found) || given_up_before.is_some());
-            let replayed = if has_log { Stack::replayed(device.clone()) } else { None };
-            let named = replayed.as_ref().unwrap_or(&stack);
-            let remarks = damage(named, &found.remarks);
-            let given_up = if has_log { given_up(named) } else { given_up_before };
-            (names(&stack, &found, watch), damage(named, &found.findings), remarks, given_up)
-        }
-        Err(failure) => {
-            let findings = vec![format!("names could not be checked: {failure}")];
-            ((Names { incomplete: true, findings, ..Names::default() }, true), Vec::new(), Vec::new(), None)
-        }
-    };
+    let unverified = |stack: Option<&Stack>| NoChecksum::of(&found.no_checksum, stack);
+    let ((names, names_are_wrong), damage, remarks, given_up, no_checksum) =
+        match Stack::open(device.clone(), &Settings::to_look()) {
+            Ok(stack) => {
+                let given_up_before = given_up(&stack);
+                let has_log = found.log_batches > 0 && (is_about_a_file(&found) || given_up_before.is_some());
+                let replayed = if has_log { Stack::replayed(device.clone()) } else { None };
+                let named = replayed.as_ref().unwrap_or(&stack);
+                let remarks = damage(named, &found.remarks);
+                let given_up = if has_log { given_up(named) } else { given_up_before };
+                let no_checksum = unverified(Some(named));
+                (names(&stack, &found, watch), damage(named, &found.findings), remarks, given_up, no_checksum)
+            }
+            Err(failure) => {
+                let findings = vec![format!("names could not be checked: {failure}")];
+                let names = Names { incomplete: true, findings, ..Names::default() };
+                ((names, true), Vec::new(), Vec::new(), None, unverified(None))
+            }
+        };
     let errors = found.found + names.findings.len() as u64;
     let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
     let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();
@@ -329,7 +385,7 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
         corrected: found.repaired,
         advice,
         exit_code: exit_code(errors, found.repaired),
-        blocks: blocks(found, damage, remarks),
+        blocks: blocks(found, damage, remarks, no_checksum),
     })
 }
 
@@ -347,7 +403,12 @@ fn is_about_a_file(found: &physical_check::Report) -> bool {
     found.findings.iter().chain(&found.remarks).any(|finding| finding.place.object.is_some())
 }
 
-fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: Vec<Option<Damage>>) -> Blocks {
+fn blocks(
+    report: physical_check::Report,
+    damage: Vec<Option<Damage>>,
+    remarks: Vec<Option<Damage>>,
+    no_checksum: NoChecksum,
+) -> Blocks {
     let with = |findings: Vec<Finding>, damage: Vec<Option<Damage>>| -> Vec<BlockFinding> {
         let damage = damage.into_iter().chain(std::iter::repeat_with(|| None));
         findings.into_iter().zip(damage).map(|(finding, damage)| BlockFinding { finding, damage }).collect()
@@ -357,6 +418,7 @@ fn blocks(report: physical_check::Report, damage: Vec<Option<Damage>>, remarks: 
         metadata: report.metadata_blocks,
         pages: report.pages,
         lost_pages: report.lost_pages,
+        no_checksum,
         log_batches: report.log_batches,
         incomplete: report.incomplete,
         remarks: with(report.remarks, remarks),
@@ -465,6 +527,7 @@ impl CheckReply {
                 let Checked { blocks, names, given_up, .. } = &mut **checked;
                 blocks.findings.truncate(blocks.findings.len() / 2);
                 blocks.remarks.truncate(blocks.remarks.len() / 2);
+                blocks.no_checksum.named.truncate(blocks.no_checksum.named.len() / 2);
                 names.findings.truncate(names.findings.len() / 2);
                 given_up.as_mut().map(GivenUp::shorten);
             }

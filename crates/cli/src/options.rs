@@ -353,8 +353,8 @@ impl MountOptions {
                 assumed.flush = assumed.flush.max(self.epoch_ms as f64 / 1000.0);
                 let Chosen { protection, warning, machine, .. } = wanted.choose(&assumed);
                 self.protection = Some(protection);
-                self.protection_warning =
-                    warning.map(|it| format!("{it} ({machine}); -o protection=auto takes a mode that keeps it"));
+                let remedy = "-o protection=auto takes a mode that keeps it, for what is written from then on";
+                self.protection_warning = warning.map(|it| format!("{it} ({machine}); {remedy}"));
             }
             ("audit", Some(value)) => {
                 self.audit = value.parse().map_err(|error| format!("mount option audit: {error}"))?;

@@ -153,6 +153,14 @@ pub(crate) struct SnapshotFigures {
     pub(crate) deletions: Vec<SnapshotDeletion>,
 }
 
+/// Of a store whose own mode is `none`, in a mount that has another.
+const UNVERIFIED: &str = "what was written in mode none has no checksum until it is written again; `holdfast scrub` counts such blocks, \
+     `holdfast check` names the files";
+
+fn is_of_none(mode: &str) -> bool {
+    mode == Protection::None.to_string()
+}
+
 /// Deletions that a report names.
 const DELETIONS_NAMED: usize = 8;
 /// Characters of their names where they would be too long.
@@ -414,11 +422,10 @@ impl StoreReport {
     /// reliability model has something to say.
     pub(crate) fn unprotected_by_store(&self) -> Option<&'static str> {
         let figures = self.figures.as_ref()?;
-        let is_none = |mode: &str| mode == Protection::None.to_string();
         let was_asked_for = self.daemon.as_ref().is_some_and(|daemon| daemon.protection_warning.is_some());
-        let is_so = is_none(&figures.protection) && is_none(&figures.protection_of_store) && !was_asked_for;
+        let is_so = is_of_none(&figures.protection) && is_of_none(&figures.protection_of_store) && !was_asked_for;
         is_so.then_some(
-            "the store's own protection mode is none: contents of files are not verified, neither in memory nor on the disk; -o protection=auto takes a mode that does",
+            "the store's own protection mode is none: contents of files are not verified, neither in memory nor on the disk; -o protection=auto takes a mode that does, for what is written from then on",
         )
     }
 
@@ -533,11 +540,14 @@ impl Report for StoreReport {
             rows.push(("objects", figures.objects.to_string()));
             if !figures.protection.is_empty() {
                 let own = &figures.protection_of_store;
-                let own =
+                let also =
                     if *own == figures.protection { String::new() } else { format!("; the store's own mode: {own}") };
-                rows.push(("protection", figures.protection.clone() + &own));
+                rows.push(("protection", figures.protection.clone() + &also));
                 let warning = self.daemon.as_ref().and_then(|daemon| daemon.protection_warning.clone());
                 rows.extend(warning.map(|warning| ("", warning)));
+                if is_of_none(own) && !is_of_none(&figures.protection) {
+                    rows.push(("", UNVERIFIED.into()));
+                }
             }
             if figures.snapshots > 0 {
                 let kept = figures.snapshots_kept_bytes;

@@ -125,9 +125,22 @@ impl ScrubReport {
                 text.push_str(&format!("; {} {what}", count(number, "block", "blocks")));
             }
         }
+        if self.counts.no_checksum > 0 {
+            text.push_str(&format!("; {} NOT verified", without_checksum(self.counts.no_checksum)));
+        }
         text
     }
 }
+
+/// Blocks of files that were written in mode `none`, and how much that is.
+pub(crate) fn without_checksum(blocks: u64) -> String {
+    let bytes = size::show(blocks.saturating_mul(PAGE_SIZE as u64));
+    format!("{} of files without a checksum ({bytes})", count(blocks, "block", "blocks"))
+}
+
+/// How what was written in mode `none` gets a checksum. There is no way to make one of what is there: whatever that has become would count as right.
+pub(crate) const CHECKSUM_REMEDY: &str = "written in mode none, so nothing tells whether they are as they were; to give a file checksums write it again, \
+     in a mount that has another mode: cp -a --reflink=never FILE FILE.new && mv FILE.new FILE";
 
 /// `1 h 4 min`, `12 s`.
 fn time(seconds: u64) -> String {
@@ -145,7 +158,7 @@ impl Report for ScrubReport {
             0 => {}
             more => text.push_str(&format!("and {more} more; the mount's log has them all\n")),
         }
-        let ScrubCounts { labels, system, tree, names, data, lost_before, .. } = self.counts;
+        let ScrubCounts { labels, system, tree, names, data, no_checksum, lost_before, .. } = self.counts;
         let mut rows = vec![("scrub", self.line())];
         if self.condition != ScrubCondition::Never {
             let bytes = |blocks: u64| size::show(blocks.saturating_mul(PAGE_SIZE as u64));
@@ -157,6 +170,9 @@ impl Report for ScrubReport {
                     bytes(self.counts.blocks())
                 ),
             ));
+            if no_checksum > 0 {
+                rows.push(("no checksum", format!("{CHECKSUM_REMEDY}; `holdfast check` names the files")));
+            }
             if lost_before > 0 {
                 rows.push(("lost before", count(lost_before, "page of files", "pages of files")));
             }
@@ -235,6 +251,9 @@ mod tests {
         assert_eq!(report.line(), "done on 2026-11-21 05:00:03 UTC in 10 s; 1 block LOST");
         report.ended_s = Some(u64::MAX);
         assert_eq!(report.line(), "done in 10 s; 1 block LOST", "nonsense of a record is left out");
+        report.counts.no_checksum = 25;
+        let line = report.line();
+        assert!(line.ends_with("; 25 blocks of files without a checksum (100 KiB) NOT verified"), "{line}");
         assert!(report.part() == 1.0 && report.estimate_s().is_none() && report.is_bad());
     }
 

@@ -50,6 +50,9 @@ pub struct ScrubCounts {
     pub names: u64,
     /// Pages of regular files.
     pub data: u64,
+    /// Of these, those without a checksum, as they were written in mode `none`: read, but not verified.
+    #[serde(default)]
+    pub no_checksum: u64,
     /// Pages of files lost before, which have no block any more.
     pub lost_before: u64,
     /// Bad copies replaced by good ones.
@@ -74,6 +77,7 @@ impl ScrubCounts {
         self.tree += other.tree;
         self.names += other.names;
         self.data += other.data;
+        self.no_checksum += other.no_checksum;
         self.lost_before += other.lost_before;
         self.repaired += other.repaired;
         self.lost += other.lost;

@@ -472,6 +472,8 @@ impl Module {
                 // Two of a batch may be the same block.
                 if !(copy.is_shared && is_good) || self.scrubbed.insert(copy.address, &copy.pointer) {
                     count(&mut step.counts, copy.class);
+                    let is_unverified = copy.class == Class::Data && !copy.pointer.has_checksum();
+                    step.counts.no_checksum += u64::from(is_unverified);
                 }
                 let known = || bad.iter().any(|other| (other.node, other.state) == (copy.node, copy.state));
                 if !is_good && !known() {

@@ -2,6 +2,7 @@
 
 use crate::rig::{Rig, fuse};
 use std::fs;
+use std::process::Command;
 
 const MODES: [&str; 9] = [
     "uniform",
@@ -231,7 +232,8 @@ fn a_mount_warns_of_a_mode_that_misses_the_goal() {
         let warning = mount(&["-o", &format!("protection={mode}")]).unwrap();
         let says =
             format!("by the reliability model {mode} does not keep at most one silent corruption in a zettabyte");
-        assert!(warning.starts_with(&says) && warning.ends_with("-o protection=auto takes a mode that keeps it"));
+        let remedy = "; -o protection=auto takes a mode that keeps it, for what is written from then on";
+        assert!(warning.starts_with(&says) && warning.ends_with(remedy), "{warning}");
     }
 }
 
@@ -251,5 +253,77 @@ fn a_mount_goes_by_its_machine() {
         let made = rig.run(["create", "s", "--size", "4M", "--force", "--protection", mode, "--json"]).exits(0).json();
         assert_eq!(mounted["protection"], made["protection"], "{mode}");
         assert_eq!(mounted["protection_of_store"], "none");
+    }
+}
+
+/// What was written in mode `none` is counted wherever all is read, until it is written again in another one, as the words say.
+#[test]
+fn blocks_without_a_checksum_are_told_until_they_are_written_again() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.directory("m");
+    let mounted = |mode: &str| {
+        rig.run(["mount", "s", "m", "-o", &format!("protection={mode}")]).exits(0);
+    };
+    // Of a store made for it, and of one that was only mounted so.
+    for made in ["none", "uniform"] {
+        rig.run(["create", "s", "--size", "32M", "--force", "--protection", made]).exits(0);
+        mounted("none");
+        fs::create_dir(mount.join("d")).unwrap();
+        fs::write(mount.join("d/old"), content(1)).unwrap();
+        fs::write(mount.join("other"), content(2)).unwrap();
+        rig.run(["unmount", "m"]).exits(0);
+        mounted("uniform");
+        fs::write(mount.join("new"), content(3)).unwrap();
+        // Half of it is new: the rest keeps what it has.
+        std::os::unix::fs::FileExt::write_all_at(
+            &fs::File::options().write(true).open(mount.join("other")).unwrap(),
+            &content(2)[..10 * 4096],
+            0,
+        )
+        .unwrap();
+        rig.run(["sync", "m"]).exits(0);
+        let status = rig.run(["status", "m"]).exits(0).out;
+        assert_eq!(status.contains("what was written in mode none has no checksum"), made == "none", "{status}");
+        // 25 of the one, 15 of the other.
+        let says = "40 blocks of files without a checksum (160 KiB)";
+        let scrubbed = rig.run(["scrub", "m", "--wait"]).exits(0).out;
+        let told = format!("no errors; {says} NOT verified\n");
+        assert!(scrubbed.contains(&told) && scrubbed.contains("cp -a --reflink=never FILE FILE.new"), "{scrubbed}");
+        assert!(rig.run(["status", "m"]).exits(0).out.contains(&told));
+        for store in ["m", "s"] {
+            let checked = rig.run(["check", store]).exits(0).out;
+            for part in
+                [&format!("{says}, in 2 files"), "\n  /d/old: 100 KiB\n", "\n  /other: 60.0 KiB\n", "\nno errors\n"]
+            {
+                assert!(checked.contains(part), "{part}: {checked}");
+            }
+            let checked = rig.run(["check", store, "--json"]).exits(0).json();
+            let found = &checked["blocks"]["no_checksum"];
+            assert_eq!((&found["blocks"], &found["bytes"]), (&40.into(), &(160 << 10).into()), "{checked}");
+            assert_eq!((&found["files"], &found["named"][0]["path"]), (&2.into(), &"/d/old".into()), "{checked}");
+            if store == "m" {
+                rig.run(["unmount", "m"]).exits(0);
+            }
+        }
+        // No checksum was made of what is there: whatever it has become.
+        rig.run(["inject", "s", "--kind", "file-data", "--path", "/d/old", "--page", "3"]).exits(0);
+        mounted("uniform");
+        let scrubbed = rig.run(["scrub", "m", "--wait", "--json"]).exits(0).json();
+        assert_eq!((&scrubbed["counts"]["no_checksum"], &scrubbed["found"]), (&40.into(), &0.into()), "{scrubbed}");
+        for file in ["d/old", "other"] {
+            let (file, new) = (mount.join(file), mount.join("new.new"));
+            let copied = Command::new("cp").args(["-a", "--reflink=never"]).args([&file, &new]).status().unwrap();
+            assert!(copied.success());
+            fs::rename(new, file).unwrap();
+        }
+        rig.run(["unmount", "m"]).exits(0);
+        mounted("uniform");
+        let scrubbed = rig.run(["scrub", "m", "--wait"]).exits(0).out;
+        assert!(scrubbed.contains("; no errors\n") && !scrubbed.contains("checksum"), "{scrubbed}");
+        rig.run(["unmount", "m"]).exits(0);
+        assert!(!rig.run(["check", "s"]).exits(0).out.contains("checksum"));
     }
 }

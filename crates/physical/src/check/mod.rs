@@ -19,7 +19,7 @@ mod rewrite;
 mod twice;
 mod walk;
 
-pub use report::{BitmapRemedy, BlockRole, BlockUse, Finding, FindingKind, Report};
+pub use report::{BitmapRemedy, BlockRole, BlockUse, Finding, FindingKind, NoChecksum, Report};
 
 use crate::base::Base;
 use crate::disk::Disk;

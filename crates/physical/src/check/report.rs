@@ -80,6 +80,18 @@ pub enum BitmapRemedy {
     None,
 }
 
+/// Pages of regular files that were written in mode `none`, so that nothing tells whether they are as they were written. Nothing is wrong
+/// with the store for that.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NoChecksum {
+    /// Blocks that hold them: shared ones once.
+    pub blocks: u64,
+    /// Files that have some; a file of a snapshot if nobody else has them.
+    pub files: u64,
+    /// The first [`Report::FINDINGS_MAX`] of these, each with its pages without one, shared ones included.
+    pub first: Vec<(ObjectKey, u64)>,
+}
+
 /// The result of a check. `Display` of a finding is one line.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
@@ -97,6 +109,8 @@ pub struct Report {
     pub lost_pages: u64,
     /// Where the first [`Report::FINDINGS_MAX`] of them are, and where their bytes went bad.
     pub lost: Vec<(Place, Side)>,
+    /// Pages of files that could be read, and not verified.
+    pub no_checksum: NoChecksum,
     /// Blocks of metadata of the store itself, each copy counted.
     pub metadata_blocks: u64,
     /// Blocks in use, with labels and log.

@@ -102,6 +102,8 @@ pub(super) struct Owner<'a> {
     pages: u64,
     /// Highest page found, plus 1.
     bound: u64,
+    /// Pages of a regular file found without a checksum.
+    no_checksum: u64,
     /// Everything could be read.
     whole: bool,
     /// Met in a snapshot: what the domain still has, or an older snapshot, has been seen.
@@ -272,8 +274,16 @@ impl<'a> Walk<'a> {
     }
 
     fn object(&mut self, key: ObjectKey, record: &Record, in_snapshot: bool) {
-        let mut owner = Owner { key, record, pages: 0, bound: 0, whole: true, in_snapshot };
+        let mut owner = Owner { key, record, pages: 0, bound: 0, no_checksum: 0, whole: true, in_snapshot };
         self.tree(&mut owner, &record.root, record.levels, 0);
+        if owner.no_checksum > 0 {
+            let found = &mut self.report.no_checksum;
+            found.files += 1;
+            if found.first.len() < Report::FINDINGS_MAX {
+                let key = ObjectKey { object: key.object.in_snapshot(self.state), ..key };
+                found.first.push((key, owner.no_checksum));
+            }
+        }
         let place = Place { object: Some(key), ..Place::default() };
         if !owner.whole {
             self.report.incomplete = true;
@@ -383,8 +393,9 @@ impl<'a> Walk<'a> {
         (self.visit)(BlockUse { block, role, copy: copy as u8, object, kind, level, index, held: owner.in_snapshot });
     }
 
-    /// Notes the blocks of a pointer as used.
-    fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) {
+    /// Notes the blocks of a pointer as used; whether one was not known to be.
+    fn claim(&mut self, owner: &Owner<'_>, pointer: &BlockPointer, key: NodeKey) -> bool {
+        let mut is_new = false;
         let is_page = key.level == 0 && owner.key.domain != DomainId::SYSTEM;
         if pointer.address[1] != 0 && holder(owner.key) == Some(DomainId::MAIN) {
             self.seen.metadata += 1;
@@ -397,6 +408,7 @@ impl<'a> Walk<'a> {
             let Some(used) = self.seen.used.get_mut(word) else { continue };
             if *used & bit == 0 {
                 *used |= bit;
+                is_new = true;
                 if is_page {
                     self.seen.shareable[word] |= bit;
                 }
@@ -408,6 +420,7 @@ impl<'a> Walk<'a> {
                 *self.seen.extra.entry(address).or_default() += 1;
             }
         }
+        is_new
     }
 
     /// Reads all copies of a metadata block; a bad one is noted.
@@ -452,6 +465,7 @@ impl<'a> Walk<'a> {
                     continue;
                 }
                 self.report.pages += 1;
+                note_checksum(self.report, owner, pointer, true);
                 self.stored_at(owner, index);
                 continue;
             }
@@ -468,7 +482,8 @@ impl<'a> Walk<'a> {
             owner.pages += 1;
             self.report.pages += 1;
             let key = NodeKey::new(owner.key, 0, index);
-            self.claim(owner, pointer, key);
+            let is_new = self.claim(owner, pointer, key);
+            note_checksum(self.report, owner, pointer, is_new);
             if pointer.seeded {
                 let place = key.place(&self.base.disk, pointer.address[0]);
                 self.report.find(FindingKind::Pointer, place, "a page with its place in the checksum");
@@ -613,5 +628,13 @@ impl<'a> Walk<'a> {
             }
             self.object(key, &record, owner.in_snapshot);
         }
+    }
+}
+
+/// Notes a page of a regular file without a checksum; a block that others have too counts with the first of them.
+fn note_checksum(report: &mut Report, owner: &mut Owner<'_>, pointer: &BlockPointer, is_new: bool) {
+    if owner.record.kind == RecordKind::Object(Kind::Regular) && !pointer.has_checksum() {
+        owner.no_checksum += 1;
+        report.no_checksum.blocks += u64::from(is_new);
     }
 }

@@ -214,6 +214,11 @@ impl BlockPointer {
         }
     }
 
+    /// Whether anything tells if its bytes are those that were written: of a page of a file in mode `none` nothing does.
+    pub(crate) fn has_checksum(&self) -> bool {
+        self.sums.primary.algorithm() != Algorithm::None
+    }
+
     pub(crate) fn encode(&self) -> [u8; POINTER_BYTES] {
         let StoredSums { primary, secondary } = self.sums;
         assert!(secondary.algorithm().digest_len() <= 8, "a secondary checksum of {}", secondary.algorithm());
