@@ -142,7 +142,8 @@ The exit code is 3 if somebody has to see to one of them, with --json and
 --metrics too: it takes no changes as a device or the memory failed, its daemon
 has died or does not answer, its Flashlog is not protected, pages went bad in
 memory and have to be written again (NOT STORED), or blocks could not be put
-right (CORRUPT since it was mounted, LOST or NOT repaired in its last scrub).")]
+right (CORRUPT since it was mounted, LOST or NOT repaired in its last scrub).
+Each of these has a line that says what to do.")]
     Status(Status),
 
     /// Make everything in a mount durable now
@@ -183,7 +184,8 @@ Bad copies of metadata are replaced by good ones. File data is stored once:
 where it is bad and not in memory, the page is marked as lost, and reading it
 is an error until it is written again. A scrub goes on with the next mount,
 also after a crash, and keeps its rate until another one is given. With
---wait, the exit code is 1 if anything was lost or could not be repaired.")]
+--wait, the exit code is 3, as of status, if anything is lost, from before too,
+or could not be repaired; and 1 if the scrub did not come to its end.")]
     Scrub(Scrub),
 
     /// Keep the files as they are now, look at what is kept, compare

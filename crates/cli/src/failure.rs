@@ -12,7 +12,7 @@ pub(crate) mod exit {
     pub(crate) const FAILED: u8 = 1;
     /// The command line makes no sense.
     pub(crate) const USAGE: u8 = 2;
-    /// Done, but something is not protected, takes no changes, is not served, or is damaged.
+    /// Done, but something is not protected, takes no changes, is not served, is damaged, or is lost.
     pub(crate) const UNWELL: u8 = 3;
     /// `mount --foreground`: the store is in order, without pages that went bad in memory. Units do not start it again for that.
     pub(crate) const GIVEN_UP: u8 = 5;

@@ -26,6 +26,7 @@
 //! | `protect` | locks the memory of metadata against stray writes |
 //! | `process` | this process's arguments, another one's end |
 //! | `target` | the mount that a command is about |
+//! | `unwell` | why somebody has to see to a store, and what to do |
 //! | `users` | what an ordinary user may |
 //! | `watch` | gives up on a mount that shows no sign of life |
 
@@ -70,6 +71,7 @@ mod size;
 mod snapshots;
 mod stack;
 mod target;
+mod unwell;
 mod users;
 mod watch;
 

@@ -175,6 +175,7 @@ fn exit_status(name: &str) -> List {
         "holdfast-check" => EXIT_STATUS_OF_CHECK,
         "holdfast-mount" => EXIT_STATUS_OF_MOUNT,
         "holdfast-status" => EXIT_STATUS_OF_STATUS,
+        "holdfast-scrub" => EXIT_STATUS_OF_SCRUB,
         "holdfast-flashlog-status" | "holdfast-flashlog-backup" | "holdfast-flashlog-rebuild" => {
             EXIT_STATUS_OF_FLASHLOG
         }
@@ -206,6 +207,16 @@ const EXIT_STATUS_OF_STATUS: List = &[
     (
         "3",
         "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), the daemon of a mount has died or does not answer, a set is not protected, pages went bad in memory and have to be written again, or blocks were met that could not be put right, since the store was mounted or by its last scrub",
+    ),
+];
+
+const EXIT_STATUS_OF_SCRUB: List = &[
+    ("0", "done; with --wait also nothing is lost, nor left as it is"),
+    ("1", "failed, or with --wait the scrub did not come to its end; standard error or the report says why"),
+    ("2", "the command line makes no sense"),
+    (
+        "3",
+        "with --wait: something is lost, by this scrub or from before, or could not be repaired, as holdfast-status(1) tells",
     ),
 ];
 

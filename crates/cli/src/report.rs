@@ -441,24 +441,6 @@ impl StoreReport {
         self.flashlog.as_ref().is_some_and(|set| !set.protected)
     }
 
-    /// Whether blocks were met that could not be put right: since it was mounted, or opened for this, or by its last scrub.
-    fn has_losses(&self) -> bool {
-        self.figures.as_ref().is_some_and(|figures| figures.blocks_unrepaired > 0)
-            || self.scrub.as_ref().is_some_and(ScrubReport::has_losses)
-    }
-
-    /// Whether somebody has to see to it: a failure now may lose what was answered, it has failed and takes no changes, nobody serves its mount, or
-    /// something has to be written again.
-    pub(crate) fn is_unwell(&self) -> bool {
-        let is_served = match self.condition {
-            Condition::Mounted | Condition::Inaccessible => true,
-            Condition::Abandoned | Condition::NotAnswering | Condition::WithoutLog => false,
-            Condition::Clean | Condition::Unclean => self.mounted_on.is_none(),
-        };
-        let is_stored = self.pages_bad() == 0 && !self.has_losses();
-        self.is_unprotected() || self.latched || !is_served || !is_stored
-    }
-
     /// Whether it is the backup of a set, or an earlier state, which is never closed.
     pub(crate) fn is_backup(&self) -> bool {
         self.flashlog_device.is_some()
@@ -476,6 +458,9 @@ impl StoreReport {
                 format!("{directory}  ({store}): another user's, made without allow_other; not accessible")
             }
             (Condition::Clean | Condition::Unclean, _) if self.is_backup() => format!("{store}: a backup, not mounted"),
+            (Condition::Clean, directory) if self.mounted_on.is_some() => {
+                format!("{store}: clean, but the daemon of its mount on {directory} has died")
+            }
             (Condition::Clean, _) => format!("{store}: not mounted, clean"),
             (Condition::Unclean, directory) if self.mounted_on.is_some() => {
                 format!("{store}: not closed in order, as the daemon of its mount on {directory} has died")
@@ -492,37 +477,11 @@ impl StoreReport {
     }
 }
 
-impl StoreReport {
-    /// About a mount that is of no use, or of little, or a store that cannot be mounted as it is.
-    fn what_to_do(&self) -> Option<String> {
-        if self.condition == Condition::WithoutLog {
-            return Some("plug it in, or say where it is: --log PATH; to mount main alone: -o without-log".to_string());
-        }
-        let directory = shell(Path::new(self.mounted_on.as_deref()?));
-        let store = shell(Path::new(&self.store));
-        match self.condition {
-            Condition::Abandoned | Condition::Unclean => Some(format!(
-                "holdfast mount {store} {directory} makes the mount anew, with all that was synced; \
-                 holdfast unmount {directory} takes it away"
-            )),
-            Condition::NotAnswering => Some(format!(
-                "its disk may be slow, or hang (dmesg tells): wait, or cut the mount off with holdfast unmount --force {directory}"
-            )),
-            Condition::Mounted if self.root_damage.is_some() => Some(format!(
-                "copy what can be read by paths that are known, and what snapshots have ({directory}/.holdfast/snapshots); then \
-                 holdfast unmount {directory}, and holdfast check {store} says what is damaged"
-            )),
-            _ => None,
-        }
-    }
-}
-
 impl Report for StoreReport {
     fn words(&self) -> String {
         let mut rows = Vec::new();
-        if let Some(what) = self.what_to_do() {
-            rows.push(("what to do", what));
-        }
+        let labels = std::iter::once("what to do").chain(std::iter::repeat(""));
+        rows.extend(labels.zip(self.what_to_do()));
         if let Some(damage) = &self.root_damage {
             rows.push(("ROOT DIRECTORY", format!("cannot be read: {damage}")));
         }
@@ -631,6 +590,17 @@ impl Report for StoreReport {
                     format!("{pages} went bad in memory; errors until written again; `holdfast sync` has the log name the files"),
                 ));
                 rows.extend(self.not_stored.iter().flat_map(NotStored::lines).map(|line| ("", line)));
+            }
+            if cache.pages_lost > 0 {
+                let pages = match cache.pages_lost {
+                    1 => "1 page of a file went bad in memory before it was stored".to_string(),
+                    pages => format!("{pages} pages of files went bad in memory before they were stored"),
+                };
+                let again = match cache.pages_lost.saturating_sub(cache.pages_bad) {
+                    1 => "1 of these was".to_string(),
+                    others => format!("{others} of these were"),
+                };
+                rows.push(("since mounted", format!("{pages}; {again} written again or cut off; the log has all")));
             }
         }
         if let Some(not_written) = &self.not_written {

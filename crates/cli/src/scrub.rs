@@ -84,12 +84,7 @@ impl ScrubReport {
             .then(|| (rest as f64 * self.running_ms as f64 / done as f64 / 1000.0).ceil() as u64)
     }
 
-    /// Whether there is anything that could not be put right.
-    pub(crate) fn is_bad(&self) -> bool {
-        self.counts.lost + self.counts.unrepaired > 0 || self.condition == ScrubCondition::Failed
-    }
-
-    /// Whether files have pages without a good copy, as far as it has seen.
+    /// Whether there are pages without a good copy, or anything else that could not be put right, as far as it has seen.
     pub(crate) fn has_losses(&self) -> bool {
         self.counts.lost + self.counts.lost_before + self.counts.unrepaired > 0
     }
@@ -116,14 +111,17 @@ impl ScrubReport {
                 format!("FAILED{} at {percent}%: {}", self.when(), quoting::line(self.error.as_deref().unwrap_or("?")))
             }
         };
-        let ScrubCounts { repaired, lost, unrepaired, .. } = self.counts;
+        let ScrubCounts { repaired, lost, unrepaired, lost_before, .. } = self.counts;
         if repaired + lost + unrepaired == 0 {
-            text.push_str("; no errors");
+            text.push_str(if lost_before > 0 { "; no new errors" } else { "; no errors" });
         }
         for (number, what) in [(repaired, "repaired"), (lost, "LOST"), (unrepaired, "NOT repaired")] {
             if number > 0 {
                 text.push_str(&format!("; {} {what}", count(number, "block", "blocks")));
             }
+        }
+        if lost_before > 0 {
+            text.push_str(&format!("; {} LOST before", count(lost_before, "page of files", "pages of files")));
         }
         if self.counts.no_checksum > 0 {
             text.push_str(&format!("; {} NOT verified", without_checksum(self.counts.no_checksum)));
@@ -174,7 +172,9 @@ impl Report for ScrubReport {
                 rows.push(("no checksum", format!("{CHECKSUM_REMEDY}; `holdfast check` names the files")));
             }
             if lost_before > 0 {
-                rows.push(("lost before", count(lost_before, "page of files", "pages of files")));
+                let what =
+                    "found by an earlier scrub or mount, and not written again: `holdfast check` names files and bytes";
+                rows.push(("lost before", what.to_string()));
             }
             if self.rate_bytes_per_s > 0 {
                 rows.push(("rate", format!("at most {} a second", size::show(self.rate_bytes_per_s))));
@@ -254,7 +254,7 @@ mod tests {
         report.counts.no_checksum = 25;
         let line = report.line();
         assert!(line.ends_with("; 25 blocks of files without a checksum (100 KiB) NOT verified"), "{line}");
-        assert!(report.part() == 1.0 && report.estimate_s().is_none() && report.is_bad());
+        assert!(report.part() == 1.0 && report.estimate_s().is_none() && report.has_losses());
     }
 
     #[test]

@@ -34,8 +34,13 @@ pub(crate) fn run(arguments: &Scrub, format: Format) -> Result<u8> {
         report = wait(&mount, report)?;
     }
     print(format, &report);
-    let waited_in_vain = arguments.wait && report.condition != ScrubCondition::Done;
-    Ok(if arguments.wait && report.is_bad() || waited_in_vain { exit::FAILED } else { exit::OK })
+    Ok(match report.condition {
+        _ if !arguments.wait => exit::OK,
+        // As `status` says it.
+        _ if report.has_losses() => exit::UNWELL,
+        ScrubCondition::Done => exit::OK,
+        _ => exit::FAILED,
+    })
 }
 
 fn ask(mount: &Mount, request: ScrubRequest) -> Result<ScrubReport> {

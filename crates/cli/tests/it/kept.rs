@@ -141,7 +141,7 @@ fn a_bad_block_of_a_snapshot_is_an_error_with_its_name_also_after_a_crash() {
     let path = "/.holdfast/snapshots/monday/sub/bad";
     let text = fs::read_to_string(&log).unwrap();
     assert!(text.contains(path), "{text}");
-    let found = rig.run(["scrub", "m", "--wait", "--json"]).exits(1).json();
+    let found = rig.run(["scrub", "m", "--wait", "--json"]).exits(3).json();
     let finding = &found["findings"][0];
     assert_eq!((&finding["path"], &finding["fate"]), (&path.into(), &"lost".into()), "{found}");
     rig.run(["unmount", "m"]).exits(0);

@@ -48,7 +48,7 @@ fn everything_damaged_is_found_once_and_told_by_path() {
     }
     rig.run(["mount", "s", "m"]).exits(0);
     assert_eq!(status(&rig)["condition"], "never");
-    let found = rig.run(["scrub", "m", "--wait", "--json"]).exits(1).json();
+    let found = rig.run(["scrub", "m", "--wait", "--json"]).exits(3).json();
     let counts = &found["counts"];
     assert_eq!(found["condition"], "done");
     assert_eq!(counts["repaired"], metadata.len(), "{found}");
@@ -62,8 +62,12 @@ fn everything_damaged_is_found_once_and_told_by_path() {
     assert!(words.contains("2 blocks LOST") && words.contains("in /a/f3"), "{words}");
     assert!(rig.run(["status", "m"]).exits(3).out.contains("2 blocks LOST"));
 
-    let again = rig.run(["scrub", "m", "--wait", "--json"]).exits(0).json();
+    let again = rig.run(["scrub", "m", "--wait", "--json"]).exits(3).json();
     assert_eq!((&again["found"], &again["counts"]["lost_before"]), (&0.into(), &2.into()), "{again}");
+    // What was lost before is why, and is said.
+    let words = rig.run(["status", "m"]).exits(3).out;
+    assert!(words.contains("; no new errors; 2 pages of files LOST before"), "{words}");
+    assert!(words.contains("2 pages LOST as of the last scrub: holdfast check "), "{words}");
     for mounted in ["still", "again"] {
         for (path, page) in [("a/f3", 5), ("b/f7", 69)] {
             let path = rig.path("m").join(path);
