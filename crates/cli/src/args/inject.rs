@@ -36,7 +36,10 @@ So can the store's own metadata in its memory:
   holdfast inject /mnt --memory=dirty --kind record --times 3
   holdfast inject /mnt --memory --kind label --stray
   holdfast inject /mnt --memory --kind directory --stray
-What is clean is struck at once, and found when it is used next. For what is
+What is clean is struck at once, and found when it is used next (what was
+verified within the last second, after that). Not so with --pattern keep-all:
+no checksum sees it, and the store may be damaged for good; you are told if the
+audit has an equation for that field. For what is
 dirty, and for logic bugs, a recovery point is made and struck on its way, and
 you are told what was found. If it has no such thing, the next one that has is
 waited for: 10 seconds, or --wait SECONDS. (A log-batch and the logic bug
@@ -118,8 +121,8 @@ pub(crate) struct Metadata {
     /// How: default is a bit, and with --length a range
     #[arg(long, value_parser = by_name(Pattern::ALL, Pattern::name), requires = "memory")]
     pub(crate) pattern: Option<Pattern>,
-    /// Write these bytes, two hexadecimal digits each
-    #[arg(long, value_name = "HEX", value_parser = hex, requires = "memory", conflicts_with_all = ["pattern", "length"])]
+    /// Write these bytes, two hexadecimal digits each; of all patterns only keep-all goes with it
+    #[arg(long, value_name = "HEX", value_parser = hex, requires = "memory", conflicts_with = "length")]
     pub(crate) bytes: Option<Hex>,
     /// Change something wrongly, as a bug in the store would, so that all checksums are right
     #[arg(long, value_name = "NAME", value_parser = by_name(LogicBug::ALL, LogicBug::name), conflicts_with_all = ["kind", "undo", "list", "memory", "copy", "fault", "save_undo", "path"])]
@@ -136,6 +139,11 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
+    /// That both bytes and a pattern are said, if these do not go together.
+    pub(crate) fn is_contradictory(&self) -> bool {
+        self.bytes.is_some() && self.pattern.is_some_and(|pattern| pattern != Pattern::KeepAll)
+    }
+
     /// How, also if that is not said.
     pub(crate) fn pattern(&self) -> Pattern {
         self.pattern.unwrap_or(if self.length.is_some() { Pattern::Range } else { Pattern::Bit })

@@ -154,6 +154,11 @@ struct UndoChange {
 }
 
 pub(crate) fn run(arguments: &Inject, format: Format) -> Result<()> {
+    if arguments.metadata.is_contradictory() {
+        return Err(Failure::usage(
+            "--bytes says what is written, and so does --pattern: with --bytes there is only keep-all",
+        ));
+    }
     if let Some(mount) = mounted(arguments)? {
         if metadata::is_about(arguments) {
             return metadata::run(&mount, arguments, format);

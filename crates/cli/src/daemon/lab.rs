@@ -14,9 +14,14 @@ use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_BIT
 use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, Random, Selection};
 use holdfast_physical::scribble::{Aim, field_of};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bits that a reply names; what a request is answered in has an end.
 const BITS_NAMED: usize = 64;
+/// How long to wait for who reads a page at this moment.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look whether somebody still does.
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 /// The reply to a request of the user `uid`.
 pub(super) fn answer(state: &State, uid: u32, request: &[u8]) -> InjectReply {
@@ -124,14 +129,38 @@ fn in_memory(
     when: When,
     part: FlipPart,
 ) -> Result<Struck> {
-    let cache = &stack.cache;
     let object = object.map(|key| key.object);
     if let (Some(id), Some(page)) = (object, request.page)
         && when != When::Dirty
     {
         // Into memory, if it is there to be had. An error is for whoever reads the page.
-        let _ = cache.read(id, page, 1);
+        let _ = stack.cache.read(id, page, 1);
     }
+    let until = Instant::now() + PATIENCE;
+    let (page, scribble, bits) = loop {
+        match flip_one(stack, request, (object, kind), when, part)? {
+            Ok(flipped) => break flipped,
+            // Nothing tells when a reader has been answered.
+            Err(FlipError::InUse) if Instant::now() < until => std::thread::sleep(LOOKED_EVERY),
+            Err(error) => return Err(changed(&error)),
+        }
+    };
+    // A path may have to be read, and reading may have to close an epoch: not while it is quiet.
+    let struck = struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new());
+    Ok(Struck { scribble, ..struck })
+}
+
+/// A page, what was written over of it, and the bits that were inverted.
+type Flipped = (ResidentPage, Option<Scribble>, Vec<u32>);
+
+/// Damages one of the pages that there are now; or says why none could be.
+fn flip_one(
+    stack: &Stack,
+    request: &InjectRequest,
+    (object, kind): (Option<ObjectId>, Kind),
+    when: When,
+    part: FlipPart,
+) -> Result<std::result::Result<Flipped, FlipError>> {
     let is_wanted = |page: &ResidentPage| {
         let is_then = match when {
             When::Dirty => page.state == PageState::Dirty,
@@ -141,7 +170,7 @@ fn in_memory(
         is_then && request.page.is_none_or(|wanted| wanted == page.index)
     };
     let is_of = |id: ObjectId, found: Kind| found == kind && object.is_none_or(|wanted| wanted == id);
-    let quiet = cache.quiet();
+    let quiet = stack.cache.quiet();
     let mut pages = quiet.resident_pages(|id, attributes| is_of(id, attributes.kind));
     pages.retain(is_wanted);
     let mut random = Random::new(request.seed);
@@ -154,7 +183,7 @@ fn in_memory(
             When::Any => failure,
         });
     }
-    let (page, scribble, bits) = loop {
+    loop {
         let page = pages.swap_remove(random.below(pages.len() as u64) as usize);
         let all = if part == FlipPart::Sum { page.sum_bits } else { PAGE_BITS };
         if all == 0 {
@@ -168,16 +197,12 @@ fn in_memory(
             }
         };
         match quiet.flip(&page, part, &bits) {
-            Ok(()) => break (page, scribble, bits),
+            Ok(()) => return Ok(Ok((page, scribble, bits))),
             // Another one will do as well.
             Err(FlipError::InUse) if !pages.is_empty() => {}
-            Err(error) => return Err(changed(&error)),
+            Err(error) => return Ok(Err(error)),
         }
-    };
-    // A path may have to be read, and reading may have to close an epoch.
-    drop(quiet);
-    let struck = struck(stack, page.object, page.index, &page.state.to_string(), part, &bits, Vec::new());
-    Ok(Struck { scribble, ..struck })
+    }
 }
 
 fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copies: Copies) -> Result<Struck> {
@@ -248,5 +273,56 @@ fn struck(
         bits_flipped: bits.len() as u32,
         scribble: None,
         blocks,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Settings;
+    use holdfast_block::{Access, FileDevice};
+    use holdfast_integrity::Protection;
+    use holdfast_naming::{Access as Wanted, Create, Request};
+    use std::fs::File;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_page_that_is_being_read_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("s");
+        File::create(&store).unwrap().set_len(16 << 20).unwrap();
+        let device = || Arc::new(FileDevice::open(&store, Access::ReadWrite).unwrap());
+        drop(crate::stack::create(device(), false, 0, Protection::Uniform).unwrap());
+        let settings = Settings { read_only: false, ..Settings::to_look() };
+        let stack = Stack::open_watched(device(), &settings, &mut |_| {}).unwrap();
+        let how = Create { mode: 0o600, exclusive: true, wanted: Wanted::WRITE, truncate: false };
+        let created = stack.namespace.create(&Request::ROOT, ObjectId::ROOT, b"f", &how).unwrap();
+        let id = created.found.id;
+        stack.namespace.write(&Request::ROOT, id, 0, b"some", false).unwrap();
+        let request = InjectRequest {
+            place: Where::Memory { when: When::Any, checksum: false },
+            kind: BlockClass::FileData,
+            path: None,
+            page: Some(0),
+            bit: Some(3),
+            bits: 1,
+            aim: None,
+            seed: 0,
+            astray: false,
+        };
+        let key = ObjectKey { domain: DomainId::MAIN, object: id };
+        let (reading, reads) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let page = stack.cache.read(id, 0, 1).unwrap();
+                reading.send(()).unwrap();
+                // As long as a reader may take until it is answered; nothing can tell it that somebody waits.
+                std::thread::sleep(20 * LOOKED_EVERY);
+                drop(page);
+            });
+            reads.recv().unwrap();
+            let struck = in_memory(&stack, &request, (Some(key), Kind::Regular), When::Any, FlipPart::Bytes).unwrap();
+            assert_eq!((struck.page, &struck.bits[..]), (0, &[3][..]));
+        });
     }
 }

@@ -269,6 +269,8 @@ fn a_field_of_a_page_of_names_is_written_over_and_back() {
     for (way, code, part) in [
         ("--field nonsense", 1, "it has no field nonsense; there are: behind the end, entry.key, "),
         ("--offset 4000 --length 97", 1, "there is no byte 4096: it has 4096"),
+        ("--pattern copy-slot", 1, "copy-slot is for blocks of the store's own metadata: a page has no slots"),
+        ("--field entry.key --pattern keep-all", 1, "keep-all is for blocks of the store's own metadata"),
         ("--field entry.name --bit 5", 2, "--bit says which bits, and so do --field"),
         ("--pattern word --checksum", 2, "--checksum says which bits"),
         ("--index 0", 2, "--index is for the store's own metadata, and directory is pages of files"),

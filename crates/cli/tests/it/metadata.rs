@@ -559,6 +559,14 @@ fn what_was_struck_is_listed_chosen_and_put_back() {
     undo(&rig, &done);
     undo(&rig, &inject(&rig, "--memory --kind label --field label --pattern keep-checksum"));
     undo(&rig, &inject(&rig, "--memory --kind counts --field free"));
+    // What no checksum sees is taken back with its sums.
+    for (field, says) in [("size", "no equation of the audit has this field"), ("blocks", "This field is audited")] {
+        let way = format!("--memory=clean --kind object-table --path /d/f2 --field {field} --pattern keep-all");
+        let told = rig.run(["inject", "m"].into_iter().chain(way.split_whitespace())).exits(0).out;
+        assert!(told.contains(says) && !told.contains("It is found when it is used next"), "{told}");
+        let (_, command) = told.split_once("while nobody has noticed: holdfast ").unwrap();
+        rig.run(command.split_whitespace()).exits(0);
+    }
     a_second_passes();
     work.is_right();
     fs::write(work.mount.join("d/f2"), content(5, PAGES)).unwrap();
@@ -667,6 +675,7 @@ fn what_cannot_be_struck_is_refused_and_says_why() {
         ("--memory --kind bitmap --offset 4000 --length 97", 1, "there is no byte 4096"),
         ("--memory --kind label --pattern copy-slot", 1, "label does not consist of slots"),
         ("--memory --kind record --pattern keep-all", 1, "record is no block with two sums of its own"),
+        ("--memory --kind bitmap --pattern word --bytes 00", 2, "with --bytes there is only keep-all"),
         ("--memory --kind label --field nonsense", 1, "has a field nonsense; there are: magic,"),
         (
             "--memory --kind block-tree --object 99 --level 3",

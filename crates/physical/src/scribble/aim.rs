@@ -40,6 +40,11 @@ pub enum Misaimed {
         /// How many there are.
         bytes: usize,
     },
+    /// The pattern is one of blocks that have slots, or sums beside them.
+    #[error(
+        "{0} is for blocks of the store's own metadata: a page has no slots, and no two sums that could be taken along"
+    )]
+    OfBlocks(Pattern),
     /// It would stay as it is.
     #[error("nothing was struck: it has these bytes already, or no room for the pattern")]
     Nothing,
@@ -59,6 +64,9 @@ impl Aim {
         form: &[u8],
         random: &mut Random,
     ) -> Result<(usize, Vec<u8>), Misaimed> {
+        if let Pattern::KeepAll | Pattern::CopySlot = self.pattern {
+            return Err(Misaimed::OfBlocks(self.pattern));
+        }
         for _ in 0..ATTEMPTS {
             let (at, length) = self.place(fields, form.len(), random)?;
             let last = at.saturating_add(length.max(1) - 1);
@@ -143,6 +151,9 @@ mod tests {
         assert_eq!(of(&Aim { bytes: Some(vec![0, 1]), ..bytes }, 1), Err(Misaimed::Nothing));
         let beyond = Aim { offset: Some(60), length: Some(5), pattern: Pattern::Range, ..Aim::default() };
         assert_eq!(of(&beyond, 1), Err(Misaimed::Beyond { last: 64, bytes: 64 }));
+        for pattern in [Pattern::KeepAll, Pattern::CopySlot] {
+            assert_eq!(of(&Aim { pattern, ..Aim::default() }, 1), Err(Misaimed::OfBlocks(pattern)));
+        }
         let none = of(&Aim { field: Some("tail".into()), ..Aim::default() }, 1).unwrap_err();
         assert_eq!(none.to_string(), "it has no field tail; there are: head, rest, twice");
     }

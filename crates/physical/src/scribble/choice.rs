@@ -114,7 +114,7 @@ pub struct Choice {
     pub length: Option<usize>,
     /// How.
     pub pattern: Pattern,
-    /// With these bytes, and not by a pattern.
+    /// With these bytes, and not by a pattern; with [`Pattern::KeepAll`] the sums follow them.
     pub bytes: Option<Vec<u8>>,
     /// Outside of any window, as who must not: where the memory is locked, this ends the process.
     pub astray: bool,
@@ -286,6 +286,10 @@ impl Lab<'_> {
                 return Err(Missed::Beyond { target: *target, last, bytes: end });
             }
             let struck = match &choice.bytes {
+                Some(bytes) if is_unseen => self.with(target, |form| form.bytes()).and_then(|form| {
+                    let bits: Vec<u8> = form[at..].iter().zip(bytes).map(|(old, new)| old ^ new).collect();
+                    self.strike_unseen(target, at, &bits)
+                }),
                 Some(bytes) => self.write(target, at, Write::Bytes(bytes), choice.astray),
                 None if is_unseen => {
                     let bits = Pattern::Word.bits(at, length, end, None, &mut random);

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::{quoting, target};
 use holdfast_fuse::control;
 use holdfast_physical::inject::Copies;
-use holdfast_physical::scribble::{Blow, Choice};
+use holdfast_physical::scribble::{Blow, Choice, Pattern};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ pub(super) fn run(mount: &Mount, arguments: &Inject, format: Format) -> Result<(
         match reply? {
             InjectReply::Metadata(done) => {
                 let directory = mount.directory.display().to_string();
-                Ok(Done { undo: undo(arguments, &done), mount: directory, done })
+                Ok(Done { undo: undo(arguments, &done), expected: unseen(arguments, &done), mount: directory, done })
             }
             _ => Err(other_answer(mount)),
         }
@@ -146,7 +146,34 @@ fn undo(arguments: &Inject, done: &MetadataStruck) -> Option<String> {
         command.push_str(&format!(" --object {object} --level {}", target.level));
     }
     command.push_str(&format!(" --index {} --offset {} --bytes {}", target.index, scribble.offset, scribble.before));
+    if arguments.metadata.pattern() == Pattern::KeepAll {
+        // Or the sums would stay those of what was struck.
+        command.push_str(&format!(" --pattern {}", Pattern::KeepAll));
+    }
     Some(command)
+}
+
+/// What becomes of what no checksum sees. Nothing of other patterns.
+fn unseen(arguments: &Inject, done: &MetadataStruck) -> Option<&'static str> {
+    if arguments.metadata.logic_bug.is_some() || arguments.metadata.pattern() != Pattern::KeepAll {
+        return None;
+    }
+    let is_audited = |blow: &MetadataBlow| {
+        let (Some(target), Some(scribble)) = (&blow.target, &blow.scribble) else { return false };
+        // Of which slot stands behind it.
+        target.kind.is_audited(scribble.field.split(" of ").next().unwrap_or_default())
+    };
+    Some(match done.struck.iter().all(is_audited) {
+        true => {
+            "No checksum sees it. This field is audited: a legal change in that place is found to be a logic bug when a recovery point is made \
+             (not with audit=none), and nothing of it is stored. Until then, and where nothing changes there, it is taken for good."
+        }
+        false => {
+            "No checksum sees it, and no equation of the audit has this field: whoever uses it takes it for good, and the next change of that \
+             block stores it. Some of that an error tells, some `holdfast check`, some nothing (docs/audit.md, What no checksum sees): use this \
+             store for nothing else."
+        }
+    })
 }
 
 /// Has the daemon end itself by a write that a lock keeps out.
@@ -183,6 +210,9 @@ struct Done {
     mount: String,
     #[serde(flatten)]
     done: MetadataStruck,
+    /// What becomes of it, where no checksum sees it.
+    #[serde(skip)]
+    expected: Option<&'static str>,
     /// Takes it back, as long as nobody has noticed.
     #[serde(skip_serializing_if = "Option::is_none")]
     undo: Option<String>,
@@ -196,9 +226,11 @@ impl Report for Done {
         }
         let Some(made) = &self.done.recovery_point else {
             let directory = shell(Path::new(&self.mount));
+            let found = "It is found when it is used next, but for what was verified within the last second:";
             text.push_str(&format!(
-                "It is found when it is used next, but for what was verified within the last second: read or write something, then\n  \
-                 holdfast sync {directory}; holdfast status {directory}\n"
+                "{} {} something, then\n  holdfast sync {directory}; holdfast status {directory}\n",
+                self.expected.unwrap_or(found),
+                if self.expected.is_some() { "To see it, change" } else { "read or write" }
             ));
             if let Some(undo) = &self.undo {
                 text.push_str(&format!("As it was, while nobody has noticed: {undo}\n"));
@@ -212,13 +244,14 @@ impl Report for Done {
             0 => String::new(),
             restarts => format!("; the recovery point was begun anew {}", count(restarts, "time", "times")),
         };
-        text.push_str(&match found.is_empty() {
-            true if made.is_unaudited => {
+        text.push_str(&match (found.is_empty(), self.expected) {
+            (true, Some(expected)) => format!("found: nothing{anew}. {expected}\n"),
+            (true, None) if made.is_unaudited => {
                 "found: nothing, and nothing will find it, as this mount has audit=none: it is stored (`holdfast check` finds it)\n"
                     .into()
             }
-            true => format!("found: nothing yet, but when it is used next{anew}\n"),
-            false => format!("found: {}{anew}\n", found.join(" and ")),
+            (true, None) => format!("found: nothing yet, but when it is used next{anew}\n"),
+            (false, _) => format!("found: {}{anew}\n", found.join(" and ")),
         });
         for same in made.found.chunk_by(|one, other| one == other) {
             let times = if same.len() > 1 { format!("{} times: ", same.len()) } else { String::new() };
