@@ -25,11 +25,12 @@ const PAGES: usize = 4;
 /// The page that is hit.
 const PAGE: u64 = 1;
 /// The modes of the table.
-const MODES: [Protection; 10] = [
+const MODES: [Protection; 11] = [
     Protection::None,
     Protection::Disk,
     Protection::EndToEnd(Algorithm::Xor64),
     Protection::EndToEnd(Algorithm::Fletcher256),
+    Protection::EndToEnd(Algorithm::Crc64Nvme),
     Protection::Static { strong: false },
     Protection::Static { strong: true },
     Protection::Dynamic { t_switch_s: 92 },
@@ -39,7 +40,12 @@ const MODES: [Protection; 10] = [
 ];
 
 /// Modes in which a page of a directory is hit: it is under CRC-64 in all.
-const MODES_OF_DIRECTORIES: [Protection; 2] = [Protection::None, Protection::Uniform];
+const MODES_OF_DIRECTORIES: [Protection; 4] = [
+    Protection::None,
+    Protection::Static { strong: false },
+    Protection::Dynamic { t_switch_s: 92 },
+    Protection::Uniform,
+];
 
 /// Whose page is hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
