@@ -1,6 +1,6 @@
 //! The C library: its header, what it exports, and a program that uses it.
 
-use crate::rig::{Rig, fuse, root};
+use crate::rig::{Rig, fuse, is_there, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -81,8 +81,8 @@ fn the_library_exports_what_the_header_declares() {
 
 #[test]
 fn the_manual_page_is_shown_without_a_warning() {
-    if Command::new("man").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: there is no man");
+    if !is_there("man") {
+        return;
     }
     let page = sources().join("man/holdfast.3");
     let man = Command::new("man")
@@ -206,10 +206,8 @@ fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
 /// Compiled with what pkg-config says, and started by a loader that was told of the library by `make install`.
 #[test]
 fn a_c_program_is_built_with_what_was_installed_and_starts() {
-    for program in ["make", "pkg-config"] {
-        if Command::new(program).arg("--version").output().is_err() {
-            return eprintln!("SKIPPED: there is no {program}");
-        }
+    if !["make", "pkg-config"].into_iter().all(is_there) {
+        return;
     }
     let rig = Rig::new();
     let prefix = rig.path("prefix");

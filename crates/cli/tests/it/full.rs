@@ -1,6 +1,6 @@
 //! Stores that are full: for users, for root, by quota; and where programs are told that write through the kernel's pages.
 
-use crate::rig::{Rig, fuse};
+use crate::rig::{Rig, fuse, lacks};
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
@@ -48,7 +48,7 @@ fn what_is_set_aside_is_for_root_alone() {
         .args(["--reuid=65534", "--clear-groups", "dd", "if=/dev/zero", "bs=64k", "status=none"])
         .stdout(file)
         .output();
-    let Ok(output) = as_user else { return eprintln!("SKIPPED: no setpriv") };
+    let Ok(output) = as_user else { return lacks("program", "there is no setpriv") };
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("No space left"), "{said}");
     let (written, error) = fill(&mount.join("root"));

@@ -1,6 +1,6 @@
 //! Manual pages, completions, and `make install`.
 
-use crate::rig::{Rig, lacks, root};
+use crate::rig::{Rig, is_there, lacks, root};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,15 +15,6 @@ fn commands(rig: &Rig) -> Vec<String> {
     let lines = list.lines().take_while(|line| line.starts_with("  "));
     let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").map(str::to_string).collect()
-}
-
-#[track_caller]
-fn is_there(program: &str) -> bool {
-    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !there {
-        lacks("program", &format!("there is no {program}"));
-    }
-    there
 }
 
 #[test]

@@ -169,6 +169,16 @@ pub(crate) fn root(why: &str) -> bool {
     is_root
 }
 
+/// Whether there is a program; says so if not.
+#[track_caller]
+pub(crate) fn is_there(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !there {
+        lacks("program", &format!("there is no {program}"));
+    }
+    there
+}
+
 /// Whether FUSE can be used here; says so if not.
 #[track_caller]
 pub(crate) fn fuse() -> bool {

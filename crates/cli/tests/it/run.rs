@@ -1,7 +1,7 @@
 //! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
 
 use crate::confined::refuse;
-use crate::rig::{Ran, Rig, fuse, lacks};
+use crate::rig::{Ran, Rig, fuse, is_there, lacks};
 use crate::summed::opened;
 use holdfast_client::Kind;
 use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, CountersName, LIBRARY};
@@ -306,8 +306,8 @@ except OSError as error:
     print(error.strerror)
 print(os.fstat(fd).st_size - size, os.pread(fd, 100, size - 5))
 "#;
-    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: it takes a mount, and python3");
+    if !fuse() || !is_there("python3") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.mounted("");
@@ -354,8 +354,8 @@ if hasattr(os, 'splice'):
 one, other = socket.socketpair()
 print(one.sendfile(open(a, 'rb'), 0, 5), len(other.recv(9)))
 "#;
-    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: it takes a mount, and python3");
+    if !fuse() || !is_there("python3") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.mounted("");
@@ -497,8 +497,8 @@ mapping.close()
 print(open(sys.argv[1], 'rb').read()[-12:])
 "#;
     const CALLS: [libc::c_long; 1] = [libc::SYS_sync_file_range];
-    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: it takes a mount, and python3");
+    if !fuse() || !is_there("python3") {
+        return;
     }
     let rig = Rig::new();
     let mount = rig.mounted("");
@@ -591,8 +591,8 @@ fn a_synchronous_write_that_fails_leaves_the_position() {
         os.lseek(fd, 8192, os.SEEK_SET)\n\
         try: os.write(fd, b'x' * (3 << 20))\n\
         except OSError as error: print(error.errno, os.lseek(fd, 0, os.SEEK_CUR))\n";
-    if !fuse() || Command::new("python3").arg("--version").output().is_err() {
-        return eprintln!("SKIPPED: it takes a mount, and python3");
+    if !fuse() || !is_there("python3") {
+        return;
     }
     let rig = Rig::new();
     let path = rig.lab("epoch=60000").join("f");

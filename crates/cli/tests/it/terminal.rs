@@ -1,6 +1,6 @@
 //! What is seen on a terminal only. script(1) makes one.
 
-use crate::rig::{PATIENCE, Rig, eventually, fuse, has_ended, kill};
+use crate::rig::{PATIENCE, Rig, eventually, fuse, has_ended, is_there, kill};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::Signal;
 use std::io::Read;
@@ -9,15 +9,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CLEARED: &str = "\x1b[2K";
-
-/// Whether there is script(1); says so if not.
-fn script() -> bool {
-    let is_there = Command::new("script").arg("--version").output().is_ok();
-    if !is_there {
-        eprintln!("SKIPPED: there is no script(1)");
-    }
-    is_there
-}
 
 /// What is read from a terminal.
 #[derive(Default)]
@@ -89,7 +80,7 @@ impl Terminal {
 
 #[test]
 fn a_check_shows_a_bar_on_a_terminal_and_takes_it_away() {
-    if !script() {
+    if !is_there("script") {
         return;
     }
     let rig = Rig::new();
@@ -110,7 +101,7 @@ fn a_check_shows_a_bar_on_a_terminal_and_takes_it_away() {
 /// Whatever asks a mount shows that it waits, and for how long, while the mount does not answer.
 #[test]
 fn commands_that_ask_a_mount_show_that_they_wait() {
-    if !fuse() || !script() {
+    if !fuse() || !is_there("script") {
         return;
     }
     let rig = Rig::new();
@@ -146,7 +137,7 @@ fn commands_that_ask_a_mount_show_that_they_wait() {
 /// The bar begins anew with each step of a trim, of which this store needs more than one.
 #[test]
 fn a_trim_shows_how_much_of_the_store_it_has_been_through() {
-    if !fuse() || !script() {
+    if !fuse() || !is_there("script") {
         return;
     }
     let rig = Rig::new();
@@ -169,7 +160,7 @@ fn a_trim_shows_how_much_of_the_store_it_has_been_through() {
 /// A mount after a power cut replays the intent log, and says so.
 #[test]
 fn a_mount_says_that_it_replays_the_log() {
-    if !fuse() || !script() {
+    if !fuse() || !is_there("script") {
         return;
     }
     let rig = Rig::new();
