@@ -1,8 +1,9 @@
 //! A store that a program has in its own process, and a mount has before and after.
 
 use crate::rig::{Rig, fuse};
-use crate::summed::opened;
-use holdfast_embedded::{Algorithm, Options, Store, pieces};
+use crate::summed::{any_transfers, opened};
+use holdfast_embedded::naming::SetAttr;
+use holdfast_embedded::{Algorithm, File, Options, Store, pieces};
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 
@@ -137,4 +138,22 @@ fn a_file_here_has_the_calls_of_one_in_a_mount_and_they_mean_the_same() {
     }
     assert!(fs::read(mount.join("here")).unwrap() == fs::read(mount.join("mounted")).unwrap());
     rig.run(["unmount", "m"]).exits(0);
+}
+
+#[test]
+fn any_offset_and_any_length() {
+    let rig = Rig::new();
+    let store = Store::create(rig.path("s"), 64 << 20, &Options::default()).unwrap();
+    let set_len = |file: &File, length| {
+        let set = SetAttr { size: Some(length), ..SetAttr::default() };
+        store.namespace().setattr(store.request(), file.id(), &set).unwrap();
+    };
+    drop(any_transfers!(
+        "embedded::any_offset",
+        store.create_file("f").unwrap(),
+        |file: &File, bytes: &[u8], offset| assert_eq!(file.write_at(bytes, offset).unwrap(), bytes.len()),
+        set_len
+    ));
+    store.close().unwrap();
+    rig.run(["check", "s"]).exits(0);
 }

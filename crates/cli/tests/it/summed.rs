@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, flip, fuse, places, root};
 use holdfast_client::{Algorithm, Checksum, Kind, Operation, descriptor, pieces};
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom, Write};
@@ -35,7 +35,7 @@ pub(crate) fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|index| ((index + seed) * 31 % 251) as u8).collect()
 }
 
-fn sums(algorithm: Algorithm, offset: u64, bytes: &[u8]) -> Vec<Checksum> {
+pub(crate) fn sums(algorithm: Algorithm, offset: u64, bytes: &[u8]) -> Vec<Checksum> {
     pieces(offset, bytes.len()).map(|piece| algorithm.sum(&bytes[piece.range])).collect()
 }
 
@@ -89,7 +89,7 @@ fn bytes_come_and_go_with_their_checksums() {
 }
 
 /// Half of the transfers are short ones around a block boundary, the others of any length up to several requests.
-fn any_place(random: &mut Pcg64Mcg, file_bytes: usize) -> (usize, usize) {
+pub(crate) fn any_place(random: &mut Pcg64Mcg, file_bytes: usize) -> (usize, usize) {
     let near = random.random_range(0..file_bytes / 4096) * 4096;
     let (offset, length_max) = match random.random() {
         true => ((near + random.random_range(0..8)).saturating_sub(4), 9000),
@@ -98,54 +98,77 @@ fn any_place(random: &mut Pcg64Mcg, file_bytes: usize) -> (usize, usize) {
     (offset, random.random_range(0..=length_max.min(file_bytes - offset)))
 }
 
-/// Writes with checksums, plain writes and cuts at any place, against a copy in memory; what is read with checksums is the copy, and under its sums.
+/// Writes with checksums, others by `$write`, which knows of none, and cuts by `$set_len`, at any place, against a copy in memory; what is read with
+/// checksums is the copy, and under its sums. Of a `File` of `holdfast_client` or of `holdfast_embedded`, which have the same calls; gives it back.
+macro_rules! any_transfers {
+    ($test:literal, $file:expr, $write:expr, $set_len:expr) => {{
+        const FILE_BYTES: usize = 4 << 20;
+        let seed = std::env::var("HOLDFAST_SEED").map_or(20_261_128, |seed| seed.parse().expect("a number"));
+        println!("replay: HOLDFAST_SEED={seed} cargo test -p holdfast --test it {}", $test);
+        let random = &mut <rand_pcg::Pcg64Mcg as rand::SeedableRng>::seed_from_u64(seed);
+        let mut file = $file;
+        let mut copy: Vec<u8> = Vec::new();
+        for step in 0..400 {
+            let algorithms = holdfast_client::Algorithm::ALL;
+            let algorithm = algorithms[rand::Rng::random_range(random, 0..algorithms.len())];
+            file = file.with_algorithm(algorithm).unwrap();
+            let (offset, length) = crate::summed::any_place(random, FILE_BYTES);
+            let place = format!("seed {seed}, step {step}: {length} bytes at {offset} of {}", copy.len());
+            match rand::Rng::random_range(random, 0..8) {
+                0 => {
+                    $set_len(&file, offset as u64);
+                    copy.resize(offset, 0);
+                }
+                kind @ 1..=3 => {
+                    let bytes = crate::summed::bytes(step, length);
+                    let sums = crate::summed::sums(algorithm, offset as u64, &bytes);
+                    match kind {
+                        1 => $write(&file, &bytes[..], offset as u64),
+                        _ => {
+                            let written = file.write_at_with_sums(&bytes, offset as u64, &sums);
+                            assert_eq!(written.unwrap_or_else(|error| panic!("{place}: {error}")), length, "{place}");
+                        }
+                    }
+                    if length > 0 {
+                        copy.resize(copy.len().max(offset + length), 0);
+                        copy[offset..offset + length].copy_from_slice(&bytes);
+                    }
+                }
+                _ => {
+                    let (mut buffer, mut got) = (vec![0xee; length], Vec::new());
+                    let count = file.read_at_with_sums(&mut buffer, offset as u64, &mut got);
+                    let count = count.unwrap_or_else(|error| panic!("{place}: {error}"));
+                    let there = &copy[offset.min(copy.len())..(offset + length).min(copy.len())];
+                    assert!(&buffer[..count] == there, "{place}");
+                    assert_eq!(got, crate::summed::sums(algorithm, offset as u64, there), "{place}");
+                }
+            }
+        }
+        file
+    }};
+}
+pub(crate) use any_transfers;
+
+/// Bytes of long writes are fetched, or sent with each request, as they are where the daemon has one thread.
 #[test]
 fn any_offset_and_any_length() {
-    const FILE_BYTES: usize = 4 << 20;
     if !fuse() {
         return;
     }
-    let seed = std::env::var("HOLDFAST_SEED").map_or(20_261_128, |seed| seed.parse().expect("a number"));
-    println!("replay: HOLDFAST_SEED={seed} cargo test -p holdfast --test it summed::any_offset");
-    let random = &mut Pcg64Mcg::seed_from_u64(seed);
-    let rig = Rig::new();
-    let mut file = opened(&rig.mounted("").join("f"));
-    let mut copy: Vec<u8> = Vec::new();
-    for step in 0..400 {
-        file = file.with_algorithm(Algorithm::ALL[random.random_range(0..Algorithm::ALL.len())]).unwrap();
-        let (offset, length) = any_place(random, FILE_BYTES);
-        let place = format!("seed {seed}, step {step}: {length} bytes at {offset} of {}", copy.len());
-        match random.random_range(0..8) {
-            0 => {
-                file.get_ref().set_len(offset as u64).unwrap();
-                copy.resize(offset, 0);
-            }
-            kind @ 1..=3 => {
-                let bytes = bytes(step, length);
-                let written = match kind {
-                    1 => file.get_ref().write_all_at(&bytes, offset as u64).map(|()| length),
-                    _ => file
-                        .write_at_with_sums(&bytes, offset as u64, &sums(file.algorithm(), offset as u64, &bytes))
-                        .map_err(io::Error::other),
-                };
-                assert_eq!(written.unwrap(), length, "{place}");
-                if length > 0 {
-                    copy.resize(copy.len().max(offset + length), 0);
-                    copy[offset..offset + length].copy_from_slice(&bytes);
-                }
-            }
-            _ => {
-                let (mut buffer, mut got) = (vec![0xee; length], Vec::new());
-                let count = file.read_at_with_sums(&mut buffer, offset as u64, &mut got).unwrap();
-                let there = &copy[offset.min(copy.len())..(offset + length).min(copy.len())];
-                assert!(&buffer[..count] == there, "{place}");
-                assert_eq!(got, sums(file.algorithm(), offset as u64, there), "{place}");
-            }
-        }
+    for options in ["", "threads=1"] {
+        let rig = Rig::new();
+        let file = any_transfers!(
+            "summed::any_offset",
+            opened(&rig.mounted(options).join("f")),
+            |file: &File, bytes: &[u8], offset| file.get_ref().write_all_at(bytes, offset).unwrap(),
+            |file: &File, length| file.get_ref().set_len(length).unwrap()
+        );
+        let is_sent = format!("{file:?}").contains("unreachable: true");
+        assert!(is_sent || options.is_empty(), "long writes take the way that there is: {file:?}");
+        drop(file);
+        rig.run(["unmount", "m"]).exits(0);
+        rig.run(["check", "s"]).exits(0);
     }
-    drop(file);
-    rig.run(["unmount", "m"]).exits(0);
-    rig.run(["check", "s"]).exits(0);
 }
 
 #[test]
