@@ -244,7 +244,7 @@ fn a_mount_goes_by_its_machine() {
     }
     let rig = Rig::new();
     rig.directory("m");
-    for mode in ["auto", "dynamic", "dynamic=2m"] {
+    for mode in ["auto", "static", "dynamic", "dynamic=2m"] {
         // On another machine, whatever this one is.
         rig.run(["create", "s", "--size", "32M", "--force", "--protection", "none"]).exits(0);
         rig.run(["mount", "s", "m", "-o", &format!("protection={mode}")]).exits(0);
@@ -253,6 +253,16 @@ fn a_mount_goes_by_its_machine() {
         let made = rig.run(["create", "s", "--size", "4M", "--force", "--protection", mode, "--json"]).exits(0).json();
         assert_eq!(mounted["protection"], made["protection"], "{mode}");
         assert_eq!(mounted["protection_of_store"], "none");
+    }
+    // A mount is of no other machine, but a store may have been made for one: the worst has the strong checksum throughout.
+    for (mode, is) in [("static", "static=strong"), ("dynamic", "dynamic=0")] {
+        let machine = ["--memory-fit", "167066", "--uptime", "1h"];
+        let create = ["create", "s", "--size", "32M", "--force", "--protection", mode];
+        rig.run([&create[..], &machine].concat()).exits(0);
+        rig.run(["mount", "s", "m"]).exits(0);
+        let mounted = rig.run(["status", "m", "--json"]).exits(0).json();
+        rig.run(["unmount", "m"]).exits(0);
+        assert_eq!([&mounted["protection"], &mounted["protection_of_store"]], [is, is]);
     }
 }
 
