@@ -25,6 +25,31 @@
 //! The descriptor is an ordinary one, opened by the application; it may be shared by threads. What the interface does goes by ioctls
 //! on it (`docs/decisions/0010-checksum-interface.md`), also for another user than the mount's, and from a container.
 //!
+//! # Asynchronously
+//!
+//! All of these wait. [`Workers`] are threads that do so for a program that has an executor, or none, and gets a future for each call:
+//!
+//! ```no_run
+//! # use holdfast_client::{Error, File, Workers};
+//! # async fn read(plain: std::fs::File) -> Result<(), Box<dyn std::error::Error>> {
+//! let file = std::sync::Arc::new(File::new(plain)?);
+//! let workers = Workers::new(4, 64)?; // threads, and calls in flight at most
+//! let of_call = file.clone();
+//! let read = workers.run(move || {
+//!     let mut buffer = vec![0; 4096];
+//!     let length = of_call.read_at(&mut buffer, 0)?;
+//!     buffer.truncate(length);
+//!     Ok::<_, Error>(buffer)
+//! })?;
+//! // Others can be handed in meanwhile.
+//! let buffer = read.await?; // or read.wait()?
+//! # drop(buffer);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! `examples/in_flight.rs` is a program with many of them in flight.
+//!
 //! # Errors
 //!
 //! [`Error`] says where bytes went bad ([`Kind::Memory`] or [`Kind::Device`]), whether in reading or in writing, and in which
@@ -48,5 +73,7 @@ mod write;
 pub use error::{Error, Kind, Result};
 pub use file::File;
 pub use holdfast_integrity::{Algorithm, Checksum};
-pub use holdfast_interface::{Access, BLOCK_BYTES, Capabilities, Features, Operation, Piece, blocks, pieces};
+pub use holdfast_interface::{
+    Access, BLOCK_BYTES, Capabilities, Features, Full, Operation, Pending, Piece, Workers, blocks, pieces,
+};
 pub use write::Appended;

@@ -23,7 +23,8 @@
 //! - [`Store`] opens and makes stores, the same that `holdfast mount` takes, one program at a time; it has a thread that makes recovery points.
 //! - [`File`] has reads and writes at any offset and length, with checksums that the program makes or keeps, also of several buffers, and appends:
 //!   the calls of the crate `holdfast-client`, which is for files in a mount.
-//!   Calls may come from any number of threads. They wait for the device; an executor runs them on a thread for that.
+//!   Calls may come from any number of threads. They wait for the device; [`Workers`] are threads for that, and give a future for each call, as
+//!   in `holdfast-client`.
 //! - [`Store::namespace`] has the rest of POSIX: directories, names, attributes, links ([`naming`]).
 //!
 //! A transfer has one checksum for each block that it touches, over just the bytes transferred in it ([`pieces`] gives them in order).
@@ -44,7 +45,7 @@ mod store;
 pub use error::{Error, Result};
 pub use file::File;
 pub use holdfast_integrity::{Algorithm, Checksum, Protection};
-pub use holdfast_interface::{Access, BLOCK_BYTES, Features, Operation, Piece, pieces};
+pub use holdfast_interface::{Access, BLOCK_BYTES, Features, Full, Operation, Pending, Piece, Workers, pieces};
 pub use holdfast_naming as naming;
 pub use holdfast_naming::{Namespace, Request, Side};
 pub use holdfast_object::ObjectId;

@@ -19,6 +19,8 @@
 //! that does not offer the interface.
 //!
 //! What comes from the other side is foreign: every decoder checks sizes, versions, reserved bytes and ranges.
+//!
+//! What the crates for programs have in common is here as well: several buffers as one ([`parts`]), and the asynchronous form of calls ([`Workers`]).
 
 mod blocks;
 pub mod parts;
@@ -28,6 +30,7 @@ pub mod run;
 #[cfg(test)]
 mod tests;
 pub mod words;
+mod workers;
 
 pub use blocks::{BLOCK_BYTES, Piece, blocks, pieces};
 pub use reply::{
@@ -35,6 +38,7 @@ pub use reply::{
     TEXT_BYTES_MAX,
 };
 pub use request::{REQUEST_BYTES, Request};
+pub use workers::{Full, Pending, Workers};
 
 use holdfast_integrity::{Algorithm, Checksum};
 
