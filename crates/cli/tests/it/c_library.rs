@@ -48,7 +48,7 @@ fn compiled_from(rig: &Rig, source: &Path, name: &str) -> PathBuf {
     let libraries = installed(rig);
     let program = rig.path(name);
     let mut compiler = Command::new("cc");
-    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-I"]);
+    compiler.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-pthread", "-I"]);
     compiler.arg(sources().join("include")).arg(source).arg("-o").arg(&program);
     compiler.arg("-L").arg(&libraries).arg("-lholdfast").arg(format!("-Wl,-rpath,{}", libraries.display()));
     ran(&mut compiler);
@@ -199,6 +199,18 @@ fn a_c_program_writes_reads_and_sees_a_flipped_bit() {
     let shim = rig.compiled("lower.c", &["-shared", "-fPIC", "-ldl"]);
     assert_eq!(ran(Command::new(&program).arg(mount.join("g")).env("LD_PRELOAD", shim)), "done\n");
     assert!(fs::read(mount.join("f")).unwrap() == fs::read(mount.join("g")).unwrap());
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["check", "s"]).exits(0);
+}
+
+#[test]
+fn threads_of_a_c_program_share_a_descriptor_and_get_their_own_errors() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let file = rig.mounted("").join("f");
+    assert_eq!(ran(Command::new(compiled(&rig, "threads.c")).arg(file)), "");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
 }
