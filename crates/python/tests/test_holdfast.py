@@ -1,6 +1,7 @@
 """The package against a mount: HOLDFAST_MOUNT is a directory in one, HOLDFAST_DAEMON the process that serves it, HOLDFAST the program."""
 
 import array
+import asyncio
 import ctypes
 import errno
 import fcntl
@@ -489,10 +490,36 @@ class Files(unittest.TestCase):
             self.assertEqual((f.bad_blocks(), f.pread(len(other), 0)), ([], other))
             f.fsync()
 
-    def test_the_examples_of_the_page_do_what_they_say(self):
+    def examples(self, section: str) -> list[str]:
         page = Path(__file__).resolve().parents[3].joinpath("docs/interface.md").read_text()
-        examples = page.split("\n## Python\n")[1].split("\n## ")[0].split("```python\n")[1:]
-        first, recovery = (example.split("```")[0] for example in examples)
+        examples = page.split(f"\n## {section}\n")[1].split("\n## ")[0].split("```python\n")[1:]
+        return [example.split("```")[0] for example in examples]
+
+    def test_many_transfers_are_in_flight(self):
+        names = {}
+        [example] = self.examples("An asynchronous form")
+        exec(example, names)
+        # Of no other file.
+        contents = bytes(byte ^ 0x71 for byte in CONTENT[: 32 * 4096])
+        blocks = [contents[start : start + 4096] for start in range(0, len(contents), 4096)]
+
+        async def transfers(file):
+            writes = (asyncio.to_thread(file.pwrite, block, number * 4096) for number, block in enumerate(blocks))
+            self.assertEqual(await asyncio.gather(*writes), [4096] * len(blocks))
+            flip_in_pool(blocks[7])
+            return await names["read_blocks"](file, range(len(blocks)))
+
+        with holdfast.FileIO(self.path(), "w+") as f:
+            read = asyncio.run(transfers(f))
+            bad = read.pop(7)
+            self.assertEqual(read, blocks[:7] + blocks[8:])
+            self.assertIsInstance(bad, holdfast.IntegrityError)
+            self.assertEqual((bad.side, bad.operation, bad.offset, bad.blocks), ("memory", "read", 7 * 4096, [7]))
+            f.pwrite(blocks[7], 7 * 4096)
+            self.assertEqual(f.pread(len(contents), 0), contents)
+
+    def test_the_examples_of_the_page_do_what_they_say(self):
+        first, recovery = self.examples("Python")
         path = self.path()
         assert "/mnt/ledger" in first
         for _ in range(2):

@@ -22,6 +22,7 @@ mod flashlog_sets;
 mod flashlog_story;
 mod full;
 mod grow;
+mod in_flight;
 mod inject;
 mod kept;
 mod lab;

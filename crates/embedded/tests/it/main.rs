@@ -2,7 +2,7 @@
 
 use holdfast_block::MemoryDevice;
 use holdfast_embedded::{
-    Algorithm, BLOCK_BYTES, Checksum, Error, ObjectId, Operation, Options, Protection, Side, Store,
+    Algorithm, BLOCK_BYTES, Checksum, Error, ObjectId, Operation, Options, Pending, Protection, Side, Store, Workers,
 };
 use holdfast_lab::device::{Fault, FaultDevice, FaultPlan, Firing, Rule};
 use std::fs;
@@ -106,6 +106,53 @@ fn appends_of_several_threads_are_whole_and_where_they_are_said_to_be() {
     // As many as go in one transaction.
     let (end, bytes) = (file.len().unwrap(), pattern((1 << 20) + 5, 9));
     assert_eq!(file.append(&bytes).unwrap(), (end, 1 << 20));
+}
+
+#[test]
+fn calls_in_flight_tell_their_own_bad_blocks() {
+    const IN_FLIGHT: usize = 32;
+    let (_directory, _path, store) = made();
+    let file = Arc::new(store.create_file("a").unwrap());
+    let workers = Workers::new(4, IN_FLIGHT).unwrap();
+    let block = |number| pattern(BLOCK_BYTES, number);
+    let write = |number| {
+        let (file, mut bytes, offset) = (file.clone(), block(number), (number * BLOCK_BYTES) as u64);
+        let call = move || {
+            let sums = file.sums(&bytes, offset);
+            // As a bit that flips behind the program's back.
+            bytes[17] ^= u8::from(number == 5 || number == 20);
+            file.write_at_with_sums(&bytes, offset, &sums)
+        };
+        workers.run(call).unwrap()
+    };
+    let writes: Vec<_> = (0..IN_FLIGHT).map(write).collect();
+    for (number, written) in writes.into_iter().map(Pending::wait).enumerate() {
+        if number != 5 && number != 20 {
+            assert_eq!(written.unwrap(), BLOCK_BYTES);
+            continue;
+        }
+        let error = written.unwrap_err();
+        let place = (error.side(), error.blocks());
+        assert_eq!(place, (Some(Side::Memory), vec![number as u64]), "{error}");
+    }
+    let read = |number| {
+        let file = file.clone();
+        let call = move || {
+            let mut buffer = vec![0; BLOCK_BYTES];
+            file.read_at_with_sums(&mut buffer, (number * BLOCK_BYTES) as u64, &mut Vec::new()).map(|_| buffer)
+        };
+        workers.run(call).unwrap()
+    };
+    let reads: Vec<_> = (0..IN_FLIGHT).map(read).collect();
+    for (number, read) in reads.into_iter().map(Pending::wait).enumerate() {
+        let expected = if number == 5 || number == 20 { vec![0; BLOCK_BYTES] } else { block(number) };
+        assert!(read.unwrap() == expected, "{number}");
+    }
+    let of_call = file.clone();
+    workers.run(move || of_call.sync()).unwrap().wait().unwrap();
+    assert_eq!(Arc::strong_count(&file), 1, "calls that are done have let go of it");
+    drop(file);
+    store.close().unwrap();
 }
 
 #[test]
