@@ -431,7 +431,12 @@ impl Flashlog {
             return None;
         }
         let main = self.main_side_at_once();
-        let mut labels = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
+        let known = Labelled { device: Arc::clone(&main.labels.device), label: main.labels.label.clone() };
+        // Whoever tried to give main a log has written labels since. (Where there are none yet, it is becoming larger.)
+        let mut labels = match Labelled::read(Arc::clone(&known.device), Role::Main) {
+            Ok(found) if found.label.set == known.label.set && found.label.sequence > known.label.sequence => found,
+            _ => known,
+        };
         let known_bad = {
             let stages = self.stages.lock();
             labels.label.damage.log_tells &= !stages.is_untold;

@@ -7,7 +7,7 @@ use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::scan::Scan;
 use super::stages::Stage;
-use crate::{AlignedBuf, Error, Operation};
+use crate::{AlignedBuf, BLOCK_SIZE, Error, Operation};
 use std::sync::Arc;
 
 /// So many blocks have room in a page at least: 124 in entries of one block each, some fewer with zeros in between, as these
@@ -41,6 +41,15 @@ pub(super) struct Head {
     pub(super) copied_map: Option<u64>,
     /// The failure after which nothing is written to the log any more.
     pub(super) failed: Option<Failure>,
+}
+
+/// What a power cut may leave of what is written to the log at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AfterCut {
+    /// The pages that got there up to the first that did not: their blocks are in the order in which they were written.
+    SomePages,
+    /// All pages, or none.
+    AllOrNone,
 }
 
 impl Head {
@@ -84,11 +93,23 @@ impl Flashlog {
     /// The same without making room: what has none is refused.
     pub(super) fn append_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
         head.check()?;
-        let written = self.write_gathered(head, is_barrier);
+        let written = self.write_gathered(head, is_barrier, AfterCut::SomePages);
         head.note(written)
     }
 
-    fn write_gathered(&self, head: &mut Head, is_barrier: bool) -> Result<(), Failure> {
+    /// Writes what is gathered to the log, and flushes it, so that after a power cut meanwhile all of it is there or none: it may be in another order
+    /// than it was written in, so that some of its pages would make a state that there never was.
+    pub(super) fn append_whole(&self, head: &mut Head) -> Result<(), Failure> {
+        head.check()?;
+        let blocks = self.stages.lock().gathered_blocks();
+        let made = self.make_room(head, blocks, pages_for(blocks));
+        head.note(made)?;
+        let written = self.write_gathered(head, true, AfterCut::AllOrNone);
+        head.note(written)?;
+        self.flush_log(head)
+    }
+
+    fn write_gathered(&self, head: &mut Head, is_barrier: bool, after_cut: AfterCut) -> Result<(), Failure> {
         let batch = self.stages.lock().take_gathered();
         let is_barrier = is_barrier && (head.is_unmarked || !batch.is_empty());
         if batch.is_empty() && !is_barrier {
@@ -97,7 +118,7 @@ impl Flashlog {
         for (first, chunk) in &batch {
             self.verify_chunk(*first, chunk)?;
         }
-        self.write_pages(head, &batch, is_barrier)?;
+        self.write_pages(head, &batch, is_barrier, after_cut)?;
         head.is_sealed = false;
         head.is_unmarked = !is_barrier;
         head.barrier += u64::from(is_barrier);
@@ -107,13 +128,19 @@ impl Flashlog {
     /// A page without blocks, which says that everything before it is durable.
     pub(super) fn append_seal(&self, head: &mut Head) -> Result<(), Failure> {
         head.check()?;
-        let written = self.write_pages(head, &[], false);
+        let written = self.write_pages(head, &[], false, AfterCut::SomePages);
         head.note(written)?;
         head.is_sealed = true;
         Ok(())
     }
 
-    fn write_pages(&self, head: &mut Head, batch: &[(u64, Arc<Chunk>)], is_barrier: bool) -> Result<(), Failure> {
+    fn write_pages(
+        &self,
+        head: &mut Head,
+        batch: &[(u64, Arc<Chunk>)],
+        is_barrier: bool,
+        after_cut: AfterCut,
+    ) -> Result<(), Failure> {
         let (durable, applied) = {
             let stages = self.stages.lock();
             (stages.durable, stages.applied)
@@ -139,10 +166,20 @@ impl Flashlog {
         }
         self.mark_dirty(batch);
         let data: Vec<&[u8]> = batch.iter().map(|(_, chunk)| chunk.bytes()).filter(|bytes| !bytes.is_empty()).collect();
-        // A page without its blocks, after a power cut, is cut off by their checksums.
-        let both: [(Area, u64, &[&[u8]]); 2] =
-            [(Area::Data, head.next.data, &data), (Area::Meta, head.next.page, &[&pages])];
-        self.rings.write_at_once(&both).map_err(Failure::of(Side::Log))?;
+        let (log, Point { page, data: position, .. }) = (&self.rings, head.next);
+        let written = match after_cut {
+            // A page without its blocks, after a power cut, is cut off by their checksums.
+            AfterCut::SomePages => log.write_at_once(&[(Area::Data, position, &data), (Area::Meta, page, &[&pages])]),
+            // Without the first page none behind it counts.
+            AfterCut::AllOrNone => {
+                let (first, others) = pages.split_at(BLOCK_SIZE);
+                let others: &[&[u8]] = if others.is_empty() { &[] } else { &[others] };
+                log.write_at_once(&[(Area::Data, position, &data), (Area::Meta, page + 1, others)])
+                    .and_then(|()| log.device.flush())
+                    .and_then(|()| log.write(Area::Meta, page, &[first]))
+            }
+        };
+        written.map_err(Failure::of(Side::Log))?;
         {
             let now = self.options.timer.now();
             let mut stages = self.stages.lock();

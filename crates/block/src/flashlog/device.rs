@@ -69,6 +69,8 @@ pub enum Order {
     LetsGoOfNeeded,
     /// The log lets go of what a backup is about to have before that has it durably.
     TrimsBeforeBackup,
+    /// A log that is put back gets what memory had piece by piece.
+    PutBackInParts,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.

@@ -254,34 +254,45 @@ impl Lasting {
     }
 
     /// Gives main the log that it had. It gets what has changed meanwhile; the set is in use all the time, and stands still only at the end.
+    /// A set that has stopped because its log failed, as main had not everything or the policy wants it so, goes on with it: everything that was
+    /// answered is there.
     ///
     /// # Errors
-    /// [`Error`] tells why it cannot be this one; main is alone as before.
+    /// [`Error`] tells why it cannot be this one; main is alone, or the set has stopped, as before.
     pub fn attach_log(&self, log: Arc<dyn Device>) -> Result<Attached, Error> {
-        self.attach(|alone| alone.join(Arc::clone(&log), &self.options))
+        self.attach(|alone| alone.join(Arc::clone(&log), &self.options), |stopped| stopped.rejoin(Arc::clone(&log)))
     }
 
     /// Gives main a new log with this name, which must be random. What the device had is lost. The next backup copies what the backup may
     /// lack, if that is known, or compares everything with main.
     ///
     /// # Errors
-    /// [`Error::TooSmall`], [`Error::Device`]; main is alone as before.
+    /// [`Error::TooSmall`], [`Error::Device`]; main is alone as before. [`Error::Protection`] if main has not everything.
     pub fn attach_new_log(&self, log: Arc<dyn Device>, name: Uuid) -> Result<Attached, Error> {
-        self.attach(|alone| alone.join_new(Arc::clone(&log), name, &self.options))
+        self.attach(
+            |alone| alone.join_new(Arc::clone(&log), name, &self.options),
+            |_| Err(self.refuse("with another log: the one that has gone has what main has not")),
+        )
     }
 
     fn attach(
         &self,
         join: impl FnOnce(&Alone) -> Result<(Flashlog, super::Opened, Attached), Error>,
+        rejoin: impl FnOnce(&Flashlog) -> Result<(Flashlog, Attached), Error>,
     ) -> Result<Attached, Error> {
         let _changing = self.changing.lock();
-        if let Now::Set(set) = self.now()
-            && !self.goes_on_without(&set)
-        {
-            return Err(self.refuse("with a log"));
-        }
-        let Now::Alone(alone) = self.now() else { return Err(self.refuse("with a log")) };
-        let (set, _opened, attached) = join(&alone)?;
+        let join = |alone: &Alone| join(alone).map(|(set, _opened, attached)| (set, attached));
+        let (set, attached) = match self.look().0 {
+            Now::Alone(alone) => join(&alone)?,
+            Now::Set(set) if set.latch.cause().is_none() || set.failed_role() != Role::Log => {
+                return Err(self.refuse("with a log"));
+            }
+            Now::Set(stopped) => match stopped.alone() {
+                // It has everything, and was not to go on without the log.
+                Some(alone) => join(&alone?)?,
+                None => rejoin(&stopped)?,
+            },
+        };
         self.take_over(set);
         tracing::info!(device = &*self.name, ?attached, "main has a log again");
         Ok(attached)

@@ -38,6 +38,7 @@
 //! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
 //! | `successor` | another backup in the place of the one that the set has, when it has a state |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
+//! | `rejoin` | a log that was pulled out while it had what main has not, put back |
 //! | `dirty` | what the backup lacks, for when the log is lost |
 //! | `lasting`, `policy` | the device that goes on when the log fails; what is done when a device fails |
 //! | `patience`, `unread` | devices that are read again, or waited for, before that; what could not be read |
@@ -110,6 +111,9 @@ mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
 mod recent;
+mod rejoin;
+#[cfg(test)]
+mod rejoin_tests;
 mod ring;
 mod scan;
 mod scrub;

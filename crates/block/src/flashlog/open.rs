@@ -262,7 +262,7 @@ impl Flashlog {
 }
 
 /// That the two devices are of one set, and at the same generation of it.
-fn judge(main: &Labelled, log: &Labelled) -> Result<(), Error> {
+pub(super) fn judge(main: &Labelled, log: &Labelled) -> Result<(), Error> {
     let name = |of: &Labelled| -> Arc<str> { of.device.name().into() };
     let (of_main, of_log): (&Label, &Label) = (&main.label, &log.label);
     if of_main.set != of_log.set {

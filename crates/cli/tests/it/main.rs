@@ -18,6 +18,7 @@ mod flashlog_catch_up;
 mod flashlog_log_damaged;
 mod flashlog_log_leaves;
 mod flashlog_pulled;
+mod flashlog_put_back;
 mod flashlog_sets;
 mod flashlog_story;
 mod full;

@@ -1,8 +1,8 @@
 //! A set that outlasts its log: main goes on alone, the log, or a new one, comes while writes go on, and it goes again.
 
-use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start};
+use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start, contents};
 use super::lost::Recovered;
-use super::state::{Images, Seen, back_up, judge, judge_backup, judge_main, rebuild};
+use super::state::{Images, Seen, back_up, judge, judge_backup, judge_main, nearest, rebuild};
 use super::watch::{LOG, Loss, Moment, Progress, Watched};
 use crate::numbered::block;
 use holdfast_block::flashlog::{self, Attached, Error, Flashlog, Lasting, Opened, Policy, Uuid};
@@ -21,7 +21,8 @@ pub(super) fn policy() -> Policy {
     "log=alone".parse().expect("a policy")
 }
 
-/// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again.
+/// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again: at once, if the set takes no
+/// changes without it.
 pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
     let watched = Watched::planted([&start.main, &start.log, &start.backup], loss, start.plant);
     let [main, log, backup] = Watched::devices(&watched);
@@ -32,17 +33,26 @@ pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pc
             watched.progress(|progress| progress.is_open = true);
             let set = Lasting::of(set, policy());
             let (start, watched) = (start, &*watched);
-            let mut changing =
-                Changing { start, watched, set, log, backup, writes, next_content, new_logs: 0, is_spoiled: false };
+            let mut changing = Changing {
+                start,
+                watched,
+                set,
+                log,
+                backup,
+                writes,
+                answered: 0,
+                next_content,
+                new_logs: 0,
+                is_spoiled: false,
+            };
             for step in 0..steps {
                 watched.progress(|progress| progress.step = step);
-                let done = changing.act(rng)?;
+                let text = match changing.act(rng)? {
+                    Some(text) => text,
+                    None => changing.put_back()?,
+                };
                 watched.note();
-                let (text, is_over) = done.map_or_else(|| ("it has ended".to_string(), true), |text| (text, false));
                 trace.push(format!("{step}: {text}; {} blocks written", changing.writes.len()));
-                if is_over {
-                    break;
-                }
             }
             (writes, next_content) = (changing.writes, changing.next_content);
         }
@@ -60,6 +70,8 @@ struct Changing<'a> {
     log: Arc<dyn Device>,
     backup: Arc<dyn Device>,
     writes: Vec<(usize, u64)>,
+    /// So many of them were answered.
+    answered: usize,
     next_content: u64,
     new_logs: u8,
     /// The log has the beginnings of a new one: it is nobody's any more.
@@ -140,7 +152,10 @@ impl Changing<'_> {
         let begun = self.writes.len();
         self.watched.progress(|progress| progress.begun = begun);
         match change(&self.set) {
-            Ok(()) => Ok(Some(format!("{what} {} from {first}", content.len()))),
+            Ok(()) => {
+                self.answered = begun;
+                Ok(Some(format!("{what} {} from {first}", content.len())))
+            }
             Err(error) => self.failed(what, &error),
         }
     }
@@ -195,6 +210,22 @@ impl Changing<'_> {
             Err(_) if self.watched.has_lost(LOG) => Ok(Some("detach, failed".to_string())),
             Err(error) => Err(format!("detach: {error}")),
         }
+    }
+
+    /// The log that was pulled out while it had what main has not is there again: the set goes on with it, and has all that was answered. What was
+    /// refused may be there in part.
+    fn put_back(&mut self) -> Result<String, String> {
+        self.watched.put_back();
+        let attached = self.set.attach_log(Arc::clone(&self.log)).map_err(says("a log is put back"))?;
+        let found = contents(&self.set)?;
+        let there = nearest(&self.start.contents, &self.writes, self.answered, &found)
+            .map_err(|what| format!("with its log put back: {what}"))?;
+        self.writes.truncate(there);
+        self.answered = there;
+        self.watched.progress(|progress| {
+            (progress.begun, progress.flushed, progress.in_log) = (there, there, there);
+        });
+        Ok(format!("the log is put back: {attached:?}"))
     }
 
     fn attach(&mut self, is_new: bool) -> Result<Option<String>, String> {
@@ -254,7 +285,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
     let mut recovered = Recovered::default();
     let opened = match Flashlog::open(copy(&images.main), copy(&images.log), &life.options) {
         Ok((set, opened)) => {
-            let found = super::life::contents(&set)?;
+            let found = contents(&set)?;
             judge(life, progress.flushed, progress.begun, &found)?;
             drop(set);
             back_up(life, &images)?;

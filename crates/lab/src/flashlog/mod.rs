@@ -127,7 +127,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 17] = [
+pub const PLANTS: [(&str, Plant); 18] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -142,6 +142,7 @@ pub const PLANTS: [(&str, Plant); 17] = [
     ("new-log-forgets-alone", Plant::Order(Order::NewLogForgetsAlone)),
     ("lets-go-of-needed", Plant::Order(Order::LetsGoOfNeeded)),
     ("trim-before-backup", Plant::Order(Order::TrimsBeforeBackup)),
+    ("put-back-in-parts", Plant::Order(Order::PutBackInParts)),
     ("main-not-flushed", Plant::NoFlushOf(Device::Main)),
     ("log-not-flushed", Plant::NoFlushOf(Device::Log)),
     ("backup-not-flushed", Plant::NoFlushOf(Device::Backup)),

@@ -42,7 +42,11 @@ fn planted_mistakes_are_found() {
             // The log must be full while its index has room, which few workloads have.
             Plant::Order(Order::LetsGoOfNeeded) => 28,
             Plant::Order(
-                Order::ChangeBeforeMap | Order::AttachSkipsBlock | Order::ForgetsDirty | Order::NewLogForgetsAlone,
+                Order::ChangeBeforeMap
+                | Order::AttachSkipsBlock
+                | Order::ForgetsDirty
+                | Order::NewLogForgetsAlone
+                | Order::PutBackInParts,
             ) => Kind::Lasting.seed_from(20),
             Plant::Order(Order::TrimsBeforeBackup) | Plant::NoFlushOf(Device::Backup) => Kind::WithBackup.seed_from(20),
             _ => Kind::WithoutBackup.seed_from(20),

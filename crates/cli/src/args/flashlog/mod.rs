@@ -55,7 +55,8 @@ main. Without --socket and --listen it takes the sockets of a service manager
 (systemd.socket(5)), or makes one in the runtime directory.
 A log that fails or is pulled out is gone on without in sync mode, and main is
 alone then: status says so, and attach gives it a log again, as does serve if it
-begins with a main that is alone and its log.")]
+begins with a main that is alone and its log. In async mode it may have what
+main has not: no changes are taken until attach gives the set that log back.")]
     Serve(FlashlogServe),
 
     /// Tell how sets and their devices are doing

@@ -1,0 +1,261 @@
+//! A log that is pulled out while it has what main has not, and put back.
+use super::tests::{Unplugged, block, get, names, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+const BLOCKS: u64 = 256;
+
+struct Rig {
+    main: Arc<MemoryDevice>,
+    log: Arc<MemoryDevice>,
+    stick: Arc<Unplugged>,
+    options: Options,
+    set: Lasting,
+    /// What each block was written with last, as answered.
+    numbers: Vec<u64>,
+}
+
+impl Rig {
+    fn new(options: Options, policy: &str) -> Rig {
+        let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
+        let log = Arc::new(MemoryDevice::new(256 * 6).named("log"));
+        create(main.clone(), log.clone(), &names(1)).unwrap();
+        let stick = Unplugged::after(&log, i64::MAX);
+        let (set, _) = Flashlog::open(main.clone(), stick.clone(), &options).unwrap();
+        (0..BLOCKS).for_each(|at| put(&set, at, at + 1).unwrap());
+        set.flush().unwrap();
+        let numbers = (0..BLOCKS).map(|at| at + 1).collect();
+        Rig { main, log, stick, options, set: Lasting::of(set, policy.parse().unwrap()), numbers }
+    }
+
+    /// Writes, and flushes now and then, until something is refused.
+    fn work(&mut self) {
+        for number in 1000..2000 {
+            let at = number * 37 % 100;
+            let done = match number % 5 {
+                0 => self.set.zero(at, 1, false).map(drop),
+                _ => put(&self.set, at, number),
+            };
+            if done.is_err() {
+                // It may be there or not.
+                self.numbers[at as usize] = u64::MAX;
+                return;
+            }
+            self.numbers[at as usize] = if number % 5 == 0 { 0 } else { number };
+            if number % 11 == 10 && self.set.flush().is_err() {
+                return;
+            }
+        }
+        panic!("nothing was refused");
+    }
+
+    #[track_caller]
+    fn has_all(&self, device: &dyn Device, what: &str) {
+        for (at, number) in self.numbers.iter().enumerate().filter(|(_, number)| **number != u64::MAX) {
+            let expected = if *number == 0 { vec![0; BLOCK_SIZE] } else { block(*number) };
+            assert!(get(device, at as u64) == expected, "{what}: block {at} is not {number}");
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        matches!(self.set.protection(), Protection::Stopped { .. })
+    }
+}
+
+fn few(mode: Mode) -> Options {
+    Options { memory_blocks: 200, gather_blocks: 3, ..options(mode) }
+}
+
+#[test]
+fn whoever_goes_on_with_a_log_that_was_put_back_misses_nothing_that_was_answered() {
+    let cases = [(Mode::Asynchronous, ""), (Mode::Asynchronous, "log=stop"), (Mode::Synchronous, "log=read-only")];
+    for (mode, policy) in cases {
+        for (spared, loses_unflushed) in (0..40).flat_map(|spared| [(spared, false), (spared, true)]) {
+            let what = format!("{mode:?} {policy}, pulled after {spared} requests, loses: {loses_unflushed}");
+            let mut rig = Rig::new(few(mode), policy);
+            let flushed = (*rig.log).clone();
+            rig.stick.left.store(spared, Ordering::Relaxed);
+            rig.work();
+            assert!(rig.is_stopped(), "{what}");
+            // As it went, or, if it has not been flushed since (a page, a flush, ...), as it was flushed.
+            let is_as_flushed = loses_unflushed && spared < 2;
+            let stick = Arc::new(if is_as_flushed { flushed } else { (*rig.log).clone() });
+            let attached = rig.set.attach_log(stick.clone()).unwrap();
+            assert!(matches!(attached, Attached::Back { .. }), "{what}: {attached:?}");
+            assert!(matches!(rig.set.protection(), Protection::Protected), "{what}");
+            rig.has_all(&rig.set, &what);
+            // What is written now is in order behind it.
+            put(&rig.set, 3, 77).unwrap();
+            rig.numbers[3] = 77;
+            rig.set.flush().unwrap();
+            rig.has_all(&rig.set, &what);
+            // After a power cut as well.
+            let images = (Arc::new((*rig.main).clone()), Arc::new((*stick).clone()));
+            let (again, _) = Flashlog::open(images.0, images.1, &rig.options).unwrap();
+            rig.has_all(&again, &what);
+            rig.set.settle().unwrap();
+            rig.has_all(&*rig.main, &what);
+        }
+    }
+}
+
+#[test]
+fn what_was_answered_and_memory_has_no_more_must_be_in_the_log() {
+    let mut rig = Rig::new(Options { memory_blocks: 0, ..few(Mode::Asynchronous) }, "");
+    let flushed = Arc::new((*rig.log).clone());
+    // Some pages that were not flushed.
+    for number in 500..520 {
+        put(&rig.set, number % 100, number).unwrap();
+        rig.numbers[number as usize % 100] = number;
+    }
+    rig.stick.left.store(0, Ordering::Relaxed);
+    assert!(rig.set.flush().is_err() && rig.is_stopped());
+    let refused = rig.set.attach_log(flushed).unwrap_err();
+    assert!(matches!(refused, Error::Device(crate::Error::Damaged { .. })) && rig.is_stopped(), "{refused}");
+}
+
+#[test]
+fn another_log_and_an_older_copy_are_refused_before_anything_is_written_and_the_right_one_is_taken() {
+    let mut rig = Rig::new(few(Mode::Asynchronous), "");
+    put(&rig.set, 7, 7).unwrap();
+    let older = Arc::new((*rig.log).clone());
+    rig.set.flush().unwrap();
+    rig.numbers[7] = 7;
+    rig.stick.left.store(2, Ordering::Relaxed);
+    rig.work();
+    assert!(rig.is_stopped());
+    let before = rig.main.snapshot();
+    let (other_main, foreign) = (MemoryDevice::new(1024), Arc::new(MemoryDevice::new(256 * 6)));
+    create(Arc::new(other_main), foreign.clone(), &names(40)).unwrap();
+    let refused = rig.set.attach_log(older).unwrap_err();
+    assert!(matches!(refused, Error::MissingPages { .. }), "{refused}");
+    let refused = rig.set.attach_log(foreign).unwrap_err();
+    assert!(matches!(refused, Error::OtherSet { .. }), "{refused}");
+    let refused = rig.set.attach_new_log(Arc::new(MemoryDevice::new(256 * 6)), Uuid([9; 16])).unwrap_err();
+    assert!(refused.to_string().contains("the one that has gone has what main has not"), "{refused}");
+    assert!(rig.is_stopped() && rig.main.snapshot() == before);
+    // It goes again while it is attached; the next time all is well.
+    for requests in 0..20 {
+        let again = Unplugged::after(&rig.log, requests);
+        if rig.set.attach_log(again.clone()).is_ok() {
+            again.left.store(i64::MAX, Ordering::Relaxed);
+            break;
+        }
+        assert!(rig.is_stopped(), "{requests}");
+    }
+    if rig.is_stopped() {
+        rig.set.attach_log(rig.log.clone()).unwrap();
+    }
+    rig.has_all(&rig.set, "in the end");
+    let bytes = block(5);
+    rig.set.write(5, &[IoSlice::new(&bytes)]).unwrap();
+    rig.set.settle().unwrap();
+    assert!(get(&*rig.main, 5) == bytes);
+}
+
+/// So many blocks get to it, one after the other, and then it has gone.
+struct CutOff {
+    device: Arc<MemoryDevice>,
+    left_blocks: AtomicI64,
+}
+
+impl Filter for CutOff {
+    fn below(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        let bytes = bufs.iter().flat_map(|buf| buf.iter().copied()).collect::<Vec<u8>>();
+        for (at, block) in (first..).zip(bytes.chunks(BLOCK_SIZE)) {
+            if self.left_blocks.fetch_sub(1, Ordering::Relaxed) <= 0 {
+                let source = Arc::new(std::io::Error::from_raw_os_error(libc::ENODEV));
+                let (operation, device) = (crate::Operation::Write, "cut off".into());
+                return Err(crate::Error::Io { device, operation, first: Some(at), length_bytes: 0, source });
+            }
+            self.device.write(at, &[IoSlice::new(block)])?;
+        }
+        Ok(())
+    }
+}
+
+/// What it gets from memory is in no order in which it was written: a power cut leaves what the log had, or all.
+#[test]
+fn a_set_that_is_cut_off_while_its_log_is_put_back_has_all_that_was_answered_or_what_the_log_had() {
+    let (mut with_all, mut as_before) = (0, 0);
+    for left_blocks in 0..400 {
+        let options = Options { gather_blocks: 400, memory_blocks: 1000, ..few(Mode::Asynchronous) };
+        let mut rig = Rig::new(options, "");
+        let before: Vec<Vec<u8>> = rig.numbers.iter().map(|number| block(*number)).collect();
+        // What was not flushed, the log loses as it goes.
+        let log = Arc::new((*rig.log).clone());
+        // More than a page names, as no two are in a row, and some of it twice.
+        for number in (500..800).chain(1000..1100) {
+            let at = number % 128 * 2;
+            put(&rig.set, at, number).unwrap();
+            rig.numbers[at as usize] = number;
+        }
+        rig.stick.left.store(0, Ordering::Relaxed);
+        assert!(rig.set.flush().is_err() && rig.is_stopped());
+        let all: Vec<Vec<u8>> = rig.numbers.iter().map(|number| block(*number)).collect();
+        let is_attached = rig
+            .set
+            .attach_log(Arc::new(CutOff { device: log.clone(), left_blocks: AtomicI64::new(left_blocks) }))
+            .is_ok();
+        let images = (Arc::new((*rig.main).clone()), Arc::new((*log).clone()));
+        let (set, _) = Flashlog::open(images.0, images.1, &rig.options).unwrap();
+        let found: Vec<Vec<u8>> = (0..BLOCKS).map(|at| get(&set, at)).collect();
+        assert!(found == all || found == before && !is_attached, "cut off after {left_blocks} blocks");
+        if found == all {
+            with_all += 1;
+        } else {
+            as_before += 1;
+        }
+        if is_attached {
+            break;
+        }
+    }
+    assert!(with_all > 0 && as_before > 128, "{with_all} and {as_before}");
+}
+
+#[test]
+fn a_log_is_given_to_no_set_that_has_one_nor_to_one_whose_main_has_failed() {
+    let rig = Rig::new(few(Mode::Asynchronous), "");
+    let refused = rig.set.attach_log(rig.log.clone()).unwrap_err();
+    assert!(matches!(refused, Error::Protection { with: "with a log", .. }), "{refused}");
+    let main = Unplugged::after(&rig.main, i64::MAX);
+    let (set, _) = Flashlog::open(main.clone(), rig.log.clone(), &rig.options).unwrap();
+    let set = Lasting::of(set, Policy::default());
+    main.left.store(0, Ordering::Relaxed);
+    put(&set, 0, 5).unwrap();
+    assert!(set.settle().is_err());
+    let refused = set.attach_log(rig.log.clone()).unwrap_err();
+    assert!(matches!(refused, Error::Protection { with: "with a log", .. }), "{refused}");
+}
+
+/// Main has everything, but was not to go on without its log.
+#[test]
+fn a_stopped_set_takes_its_log_after_it_has_gone_again_while_it_was_attached() {
+    let mut failed = 0;
+    for requests in 0..60 {
+        let mut rig = Rig::new(few(Mode::Synchronous), "log=read-only");
+        rig.stick.left.store(5, Ordering::Relaxed);
+        rig.work();
+        assert!(rig.is_stopped(), "{requests}");
+        let again = Unplugged::after(&rig.log, requests);
+        match rig.set.attach_log(again.clone()) {
+            Ok(_) => again.left.store(i64::MAX, Ordering::Relaxed),
+            Err(_) => {
+                failed += 1;
+                assert!(rig.is_stopped(), "{requests}");
+                rig.set.attach_log(rig.log.clone()).unwrap_or_else(|error| panic!("gone after {requests}: {error}"));
+            }
+        }
+        rig.has_all(&rig.set, "attached");
+        put(&rig.set, 3, 77).unwrap();
+        rig.set.settle().unwrap();
+    }
+    assert!(failed > 5, "{failed}");
+}
