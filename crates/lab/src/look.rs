@@ -114,7 +114,12 @@ pub(crate) fn walk(namespace: &Namespace, model: &Model, driver: &Driver, snapsh
         let size = if inode.kind == Kind::Directory { attributes.size } else { inode.data.len() as u64 };
         let got = (attributes.kind, attributes.mode, attributes.nlink, attributes.size, attributes.mtime);
         if got != (inode.kind, inode.mode, inode.nlink, size, inode.mtime) {
-            seen.wrong.push(format!("attributes of {node:?} ({id}): {got:?}"));
+            let what = format!("attributes of {node:?}");
+            match namespace.root_damage().filter(|_| id == ObjectId::ROOT) {
+                // Those of a root directory that cannot be read are no file's: whoever asks for it is told.
+                Some(error) => seen.error_of(namespace, id, &what, &error),
+                None => seen.wrong.push(format!("{what} ({id}): {got:?}")),
+            }
         }
         contents(namespace, driver, node, inode, id, &mut seen);
         for (name, value) in &inode.xattrs {
