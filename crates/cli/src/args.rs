@@ -139,10 +139,11 @@ Examples:
   holdfast status --json | jq .mounts[0].space.free_bytes
   holdfast status --metrics            the same for Prometheus
 The exit code is 3 if somebody has to see to one of them, with --json and
---metrics too: it takes no changes as a device or the memory failed, its daemon
-has died or does not answer, its Flashlog is not protected, pages went bad in
-memory and have to be written again (NOT STORED), or blocks could not be put
-right (CORRUPT since it was mounted, LOST or NOT repaired in its last scrub).
+--metrics too: it takes no changes as a device or the memory failed, its root
+directory cannot be read, its daemon has died or does not answer, its Flashlog
+is not protected or lacks the log, pages went bad in memory and have to be
+written again (NOT STORED), or blocks could not be put right (CORRUPT since it
+was mounted, LOST or NOT repaired in its last scrub).
 Each of these has a line that says what to do.")]
     Status(Status),
 

@@ -366,7 +366,7 @@ impl Set {
                 let lasting = lasting.map_err(explain)?;
                 if let Some(log) = log {
                     let attached = lasting.attach_log(below(log.clone(), Role::Log)?);
-                    attached.map_err(|error| explain_attaching(log.name(), error))?;
+                    attached.map_err(|error| explain_attaching(log.name(), false, error))?;
                 }
                 lasting
             }

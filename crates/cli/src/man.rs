@@ -174,6 +174,7 @@ fn exit_status(name: &str) -> List {
     match name {
         "holdfast-check" => EXIT_STATUS_OF_CHECK,
         "holdfast-mount" => EXIT_STATUS_OF_MOUNT,
+        "holdfast-up" => EXIT_STATUS_OF_UP,
         "holdfast-status" => EXIT_STATUS_OF_STATUS,
         "holdfast-scrub" => EXIT_STATUS_OF_SCRUB,
         "holdfast-flashlog-status" | "holdfast-flashlog-backup" | "holdfast-flashlog-rebuild" => {
@@ -185,6 +186,16 @@ fn exit_status(name: &str) -> List {
 
 const EXIT_STATUS: List =
     &[("0", "done"), ("1", "failed; standard error says why in one line"), ("2", "the command line makes no sense")];
+
+const EXIT_STATUS_OF_UP: List = &[
+    ("0", "done"),
+    ("1", "failed; standard error says why in one line"),
+    ("2", "the command line makes no sense"),
+    (
+        "3",
+        "mounted, but the store takes no changes, as something is wrong with it; standard error says what, and what to do",
+    ),
+];
 
 const EXIT_STATUS_OF_MOUNT: List = &[
     ("0", "done"),
@@ -206,7 +217,7 @@ const EXIT_STATUS_OF_STATUS: List = &[
     ("2", "the command line makes no sense"),
     (
         "3",
-        "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), the daemon of a mount has died or does not answer, a set is not protected, pages went bad in memory and have to be written again, or blocks were met that could not be put right, since the store was mounted or by its last scrub",
+        "done, but a store takes no changes as a device or the memory failed (not where it is mounted with ro), its root directory cannot be read, the daemon of a mount has died or does not answer, a set is not protected or lacks its log, pages went bad in memory and have to be written again, or blocks were met that could not be put right, since the store was mounted or by its last scrub",
     ),
 ];
 

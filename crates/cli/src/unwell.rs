@@ -100,6 +100,11 @@ impl StoreReport {
                     true => format!(
                         "NOT PROTECTED: holdfast flashlog attach {attach} gives main its log back, or another one with --new"
                     ),
+                    // The set takes no changes: a log that was unplugged is the usual cause, and what it alone has is missing.
+                    false if self.latched => format!(
+                        "NOT PROTECTED, for what is said at Flashlog: if the log was unplugged, plug it in, and holdfast flashlog attach {attach} \
+                         gives it back"
+                    ),
                     false => format!(
                         "NOT PROTECTED, for what is said at Flashlog: holdfast flashlog backup {of_set} makes a backup (the first one: --to \
                          DEVICE); holdfast flashlog scrub {of_set} looks for damage"
@@ -244,6 +249,15 @@ mod tests {
             assert!(words.contains("what to do"), "{words}");
         }
         assert!(Unwell::ALL.into_iter().all(|reason| ways.iter().any(|(tried, ..)| *tried == reason)), "each is tried");
+    }
+
+    /// A set that takes no changes has mostly lost its log: a backup would not help.
+    #[test]
+    fn a_set_that_takes_no_changes_is_to_get_its_log_back() {
+        let stopped =
+            StoreReport { latched: true, read_only: Some("no changes are taken".into()), ..on_flashlog(false) };
+        let words = stopped.words();
+        assert!(words.contains("holdfast flashlog attach /m --log LOG") && !words.contains("backup /m"), "{words}");
     }
 
     #[test]

@@ -126,7 +126,10 @@ impl Queue {
     fn serve(&self) {
         while let Some(call) = self.next() {
             // An answer that nobody wants can panic as it is dropped, and an executor as it is woken: calls behind are made all the same.
-            let _ = catch_unwind(AssertUnwindSafe(|| call(self)));
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| call(self))) {
+                // So can this.
+                mem::forget(payload);
+            }
         }
     }
 

@@ -185,21 +185,7 @@ impl Alone {
         let mut bad = self.known_bad.lock().clone();
         // What the log gave badly once it may have given since.
         bad.retain(|address, (expected, _)| !has_sum(&read_block(&*self.main, *address), *expected));
-        {
-            let mut stages = set.stages.lock();
-            // What the log tells of them was known here.
-            stages.knowledge = stages.knowledge.max(self.knowledge);
-            for (address, sums) in bad {
-                if stages.find(address).is_none() {
-                    // What the log has told of is known already.
-                    stages.lose_untold(address, sums);
-                }
-            }
-        }
-        if let Err(error) = set.note_known_damage() {
-            // It fails where it is used if it must.
-            tracing::error!(device = &*set.name, %error, "what is lost cannot be noted");
-        }
+        set.learn_bad(bad, self.knowledge);
     }
 
     /// Changes blocks on main, and marks them before.

@@ -290,6 +290,8 @@ impl Lasting {
             Now::Set(stopped) => match stopped.alone() {
                 // It has everything, and was not to go on without the log.
                 Some(alone) => join(&alone?)?,
+                // It may have been stopping when it was asked first.
+                None if stopped.failed_role() != Role::Log => return Err(self.refuse("with a log")),
                 None => rejoin(&stopped)?,
             },
         };

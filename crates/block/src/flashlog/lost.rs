@@ -9,7 +9,7 @@ use super::damage::bad;
 use super::device::{Failure, Flashlog};
 use super::format::{Damage, Label, Point, State};
 use super::kept::Looked;
-use super::stages::Knowledge;
+use super::stages::{Knowledge, KnownBad};
 use super::staging::Backup;
 use super::{Bad, Error};
 use std::collections::BTreeSet;
@@ -25,6 +25,25 @@ pub(super) struct Lost {
 }
 
 impl Flashlog {
+    /// Takes over what was known of main before this set was opened: blocks that nobody has as they were, and whether these are all.
+    pub(super) fn learn_bad(&self, bad: KnownBad, knowledge: Knowledge) {
+        {
+            let mut stages = self.stages.lock();
+            // What the log tells of them was known there.
+            stages.knowledge = stages.knowledge.max(knowledge);
+            for (address, sums) in bad {
+                if stages.find(address).is_none() {
+                    // What the log has told of is known already.
+                    stages.lose_untold(address, sums);
+                }
+            }
+        }
+        if let Err(error) = self.note_known_damage() {
+            // It fails where it is used if it must.
+            tracing::error!(device = &*self.name, %error, "what is lost cannot be noted");
+        }
+    }
+
     /// Main goes on without these. In synchronous mode it does not: it has everything then, or says that it is a
     /// mixture, and the set is not opened.
     pub(super) fn go_on_without(&self, main: &mut MainSide, lost: &[Lost]) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use super::labels::Labelled;
 use super::open::judge;
 use super::ring::{Area, Rings};
 use super::stages::{Map, Place, Stage, Version};
-use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Filter, Operation};
 use holdfast_integrity::crc64;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -27,19 +27,37 @@ impl Flashlog {
     pub(super) fn rejoin(&self, log: Arc<dyn Device>) -> Result<(Flashlog, Attached), Error> {
         let (set, opened) = {
             // Whoever is at a device ends first.
-            let (_head, mut main) = (self.head.lock(), self.main_side_at_once());
+            let (mut head, mut main) = (self.head.lock(), self.main_side_at_once());
             let found = Labelled::read(Arc::clone(&log), Role::Log)?;
             judge(&Labelled::read(Arc::clone(&main.labels.device), Role::Main)?, &found)?;
             has_page_before(self.stages.lock().durable, &found)?;
-            let opened = Flashlog::open(Arc::clone(&main.labels.device), log, &self.options)?;
-            // What this one knows of main's labels is old now.
-            main.failed = self.latch.cause().cloned().map(Failure::of(Side::Log));
-            opened
+            // What this one knows of the labels is old from here on: whoever still has it, a backup, say, writes none any more.
+            if let Some(cause) = self.latch.cause() {
+                let failure = Failure { side: Side::Log, error: cause.clone() };
+                head.failed.get_or_insert_with(|| failure.clone());
+                main.failed.get_or_insert(failure);
+                head.labels.device = Arc::new(Gone { log: Arc::clone(&self.rings.device), cause: cause.clone() });
+            }
+            Flashlog::open(Arc::clone(&main.labels.device), log, &self.options)?
         };
+        self.tell_bad(&set);
         let lacking = self.lacked_by(&set)?;
         set.take_whole(&lacking).map_err(|Failure { error, .. }| Error::Device(error))?;
         let back = Attached::Back { blocks: lacking.len() as u64, mended_blocks: opened.mended_blocks, lost_blocks: 0 };
         Ok((set, back))
+    }
+
+    /// Tells that set which blocks of main are known to be bad here, and which of these were being written anew.
+    fn tell_bad(&self, set: &Flashlog) {
+        let (bad, rewritten, knowledge) = {
+            let stages = self.stages.lock();
+            (stages.known_bad.clone(), stages.rewritten.clone(), stages.knowledge)
+        };
+        {
+            let mut stages = set.stages.lock();
+            rewritten.keys().for_each(|address| stages.rewrite_untold(*address));
+        }
+        set.learn_bad(bad, knowledge);
     }
 
     /// What was answered here, and that set has not as it was.
@@ -115,6 +133,30 @@ impl Flashlog {
                 Err(self.damaged(Side::Memory, Operation::Write, *address, version.sum, *got))
             }
         }
+    }
+}
+
+/// The log of a set that has stopped, when another one goes on with it.
+struct Gone {
+    log: Arc<dyn Device>,
+    cause: crate::Error,
+}
+
+impl Filter for Gone {
+    fn below(&self) -> &dyn Device {
+        &*self.log
+    }
+
+    fn on_write(&self, _first: u64, _bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        Err(self.cause.clone())
+    }
+
+    fn on_flush(&self) -> Result<(), crate::Error> {
+        Err(self.cause.clone())
+    }
+
+    fn on_discard(&self, _first: u64, _count: u64) -> Result<(), crate::Error> {
+        Err(self.cause.clone())
     }
 }
 

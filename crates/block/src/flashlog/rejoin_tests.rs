@@ -2,7 +2,7 @@
 use super::tests::{Unplugged, block, get, names, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -218,6 +218,32 @@ fn a_set_that_is_cut_off_while_its_log_is_put_back_has_all_that_was_answered_or_
         }
     }
     assert!(with_all > 0 && as_before > 128, "{with_all} and {as_before}");
+}
+
+#[test]
+fn what_is_known_to_be_bad_on_main_stays_known_and_the_set_of_before_writes_to_no_log() {
+    let mut rig = Rig::new(few(Mode::Asynchronous), "");
+    // The log tells of none of these blocks any more.
+    rig.set.settle().unwrap();
+    let before = rig.set.set().unwrap();
+    before.stages.lock().lose_untold(200, (1, 2));
+    before.stages.lock().lose_untold(201, (1, 2));
+    put(&rig.set, 201, 5).unwrap();
+    rig.numbers[201] = 5;
+    let is_bad = |rig: &Rig| rig.set.read(200, &mut [IoSliceMut::new(&mut [0; BLOCK_SIZE])]).is_err();
+    assert!(is_bad(&rig));
+    rig.stick.left.store(2, Ordering::Relaxed);
+    rig.work();
+    assert!(rig.is_stopped());
+    rig.set.attach_log(rig.log.clone()).unwrap();
+    assert!(is_bad(&rig), "a block that nobody has is read");
+    rig.numbers[200] = u64::MAX;
+    rig.has_all(&rig.set, "attached");
+    assert!(before.head.lock().labels.write(|_| ()).is_err());
+    assert!(rig.set.set().unwrap().stages.lock().rewritten.contains_key(&201));
+    put(&rig.set, 200, 6).unwrap();
+    rig.set.settle().unwrap();
+    assert!(!is_bad(&rig) && get(&*rig.main, 201) == block(5));
 }
 
 #[test]

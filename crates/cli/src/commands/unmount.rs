@@ -195,8 +195,8 @@ pub(crate) fn run(arguments: &Unmount, timeout: Duration, format: Format) -> Res
 }
 
 /// Writes what is not on the disk yet. Gives the state afterwards, which says which pages cannot be, as their bytes in memory are not what was
-/// written, or as the store takes no changes: with the mount ends the chance to write them again, or elsewhere. Waits as [`wait`] does; whoever forces it waits no longer than for a daemon that does not answer, and is
-/// told of the pages that are known by then.
+/// written, or as the store takes no changes: with the mount ends the chance to write them again, or elsewhere. Waits as [`wait`] does; whoever
+/// forces it waits no longer than for a daemon that does not answer, and is told of the pages that are known by then.
 fn not_stored(mount: &Mount, pid: Option<u32>, force: bool, timeout: Duration) -> Result<StoreReport> {
     let _shown = Progress::unknown("writing what is not on the disk yet");
     let (told, synced) = mpsc::channel();

@@ -5,7 +5,7 @@ use super::sets::{self, explain, explain_attaching};
 use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size, stack};
-use holdfast_block::flashlog::{Attached, Lasting, Role};
+use holdfast_block::flashlog::{Attached, Lasting, Protection, Role};
 use holdfast_block::{Access, Device, FileDevice};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -146,7 +146,8 @@ impl Log {
         let attached = match self {
             Log::Had(log) => {
                 let log = over(log)?;
-                set.attach_log(log.clone()).map_err(|error| explain_attaching(log.name(), error))?
+                let has_stopped = matches!(set.protection(), Protection::Stopped { .. });
+                set.attach_log(log.clone()).map_err(|error| explain_attaching(log.name(), has_stopped, error))?
             }
             Log::New(mut ground) => {
                 let log = over(ground.device.clone())?;

@@ -66,8 +66,8 @@ pub(crate) fn explain_opening(error: Error) -> Failure {
     )
 }
 
-/// What happened when main was to get the log that it had, and what to do. Main has everything that was answered then.
-pub(crate) fn explain_attaching(log: &str, error: Error) -> Failure {
+/// What happened when main was to get the log that it had, and what to do. Main has everything that was answered, unless the set has stopped.
+pub(crate) fn explain_attaching(log: &str, has_stopped: bool, error: Error) -> Failure {
     let is_of_log = match &error {
         Error::MissingPages { .. } | Error::Replaced { role: Role::Log, .. } => true,
         Error::Older { device, .. } | Error::Damaged { device, .. } => **device == *log,
@@ -75,6 +75,12 @@ pub(crate) fn explain_attaching(log: &str, error: Error) -> Failure {
     };
     if !is_of_log {
         return explain(error);
+    }
+    if has_stopped {
+        return Failure::new(words(&error)).hint(
+            "main lacks what was answered: only the log that it had when it stopped has that; if the server is started again with that log, \
+             what was flushed is there",
+        );
     }
     Failure::new(words(&error)).hint(
         "with the log that it had last nothing is missing; holdfast flashlog attach --new gives main a new one (over this one: --force), and the next backup gets what it lacks from main",

@@ -56,7 +56,8 @@ main. Without --socket and --listen it takes the sockets of a service manager
 A log that fails or is pulled out is gone on without in sync mode, and main is
 alone then: status says so, and attach gives it a log again, as does serve if it
 begins with a main that is alone and its log. In async mode it may have what
-main has not: no changes are taken until attach gives the set that log back.")]
+main has not: no changes are taken until it is plugged in again and attach gives
+it to the set.")]
     Serve(FlashlogServe),
 
     /// Tell how sets and their devices are doing
