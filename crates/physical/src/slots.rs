@@ -156,8 +156,9 @@ pub(crate) fn remains(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<R
     found
 }
 
-/// What should be in the place of a slot that cannot be what it says, and from which byte on, if that is known: it is free. A slot that would be one
-/// in use, did not what tells them apart say that it is free, is not taken for free.
+/// What should be in the place of a slot that cannot be what it says, and from which byte on, if that is known: it is free. A slot that holds
+/// more than one stray write leaves, or that would be one in use, did not what tells them apart say that it is free, is not taken for free: it was in use,
+/// and more than that has gone bad.
 fn mended(bytes: &[u8; 4096], key: NodeKey, slot: usize, limits: Limits) -> Option<(usize, Vec<u8>)> {
     let Limits { newest, blocks } = limits;
     let emptied = |length: usize| Some((slot * length, vec![0; length]));
@@ -172,7 +173,7 @@ fn mended(bytes: &[u8; 4096], key: NodeKey, slot: usize, limits: Limits) -> Opti
         }
         SystemKind::SnapshotList => {
             let entry: &[u8; SNAPSHOT_BYTES] = bytes.as_chunks().0.get(slot)?;
-            StoredSnapshot::is_free(entry, newest, blocks).then(|| emptied(SNAPSHOT_BYTES))?
+            StoredSnapshot::is_free(entry).then(|| emptied(SNAPSHOT_BYTES))?
         }
         SystemKind::DeadLists => {
             // None is free with one in use behind it.

@@ -546,7 +546,7 @@ impl<'a> Walk<'a> {
                 continue;
             };
             let place = Place { object: Some(owner.key), level: Some(0), index: Some(index), ..Place::default() };
-            let (id, name, _) = StoredSnapshot::glance(bytes);
+            let (id, name) = StoredSnapshot::glance(bytes);
             let called = match (name, id) {
                 (Some(name), _) => format!("the snapshot {name:?}"),
                 (None, Some(SnapshotId(id))) => format!("snapshot {id}"),

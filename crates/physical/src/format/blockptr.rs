@@ -256,7 +256,7 @@ impl BlockPointer {
         }
     }
 
-    /// Whether a slot says that it is a hole, and would not be a pointer if it did not. `level`, `epoch` and `blocks` as for
+    /// Whether a slot says that it is a hole, holds no more than one stray write, and would not be a pointer if it did not say so. `level`, `epoch` and `blocks` as for
     /// [`BlockPointer::decode_checked`].
     pub(crate) fn is_free(bytes: &[u8; POINTER_BYTES], level: u8, epoch: Epoch, blocks: u64) -> bool {
         let is_used = |kind: u8| {
@@ -264,7 +264,7 @@ impl BlockPointer {
             bytes[std::mem::offset_of!(Raw, shape)] |= kind;
             BlockPointer::decode_checked(&bytes, level, epoch, blocks).is_ok()
         };
-        BlockPointer::encodes_hole(bytes) && !(1..=KIND_BITS).any(is_used)
+        BlockPointer::encodes_hole(bytes) && super::is_stray(bytes) && !(1..=KIND_BITS).any(is_used)
     }
 
     /// [`BlockPointer::decode_checked`] for who needs no pointer: most are holes, or have a CRC-64 and nothing else, which a few comparisons tell.

@@ -107,6 +107,14 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
+/// Whether so little is there, between zeros, that one stray write leaves it. More says that a place was in use, whatever else it says.
+pub(crate) fn is_stray(bytes: &[u8]) -> bool {
+    const STRAY_BYTES: usize = 8;
+    let is_used = |byte: &u8| *byte != 0;
+    let ends = bytes.iter().position(is_used).zip(bytes.iter().rposition(is_used));
+    ends.is_none_or(|(first, last)| last - first < STRAY_BYTES)
+}
+
 /// `Err` if `bytes` are not all zero.
 pub(crate) fn expect_zero(what: &'static str, bytes: &[u8]) -> Result<(), Fault> {
     match bytes.iter().position(|&byte| byte != 0) {

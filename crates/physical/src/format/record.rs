@@ -250,14 +250,14 @@ impl Record {
         zerocopy::transmute!(raw)
     }
 
-    /// Whether a slot says that it is free, and would not be a record in use if it did not. `epoch` and `blocks` as for [`Record::decode`].
+    /// Whether a slot says that it is free, holds no more than one stray write, and would not be a record in use if it did not say so. `epoch` and `blocks` as for [`Record::decode`].
     pub(crate) fn is_free(bytes: &[u8; RECORD_BYTES], epoch: Epoch, blocks: u64) -> bool {
         let is_used = |kind: u8| {
             let mut bytes = *bytes;
             bytes[0] = kind;
             Record::decode(&bytes, epoch, blocks, false).is_ok_and(|record| record.is_some())
         };
-        bytes[0] == 0 && !(1..=u8::MAX).any(is_used)
+        bytes[0] == 0 && super::is_stray(bytes) && !(1..=u8::MAX).any(is_used)
     }
 
     /// Decodes and checks a slot; `None` if it is free. `epoch` and `blocks` as for [`BlockPointer::decode_checked`].

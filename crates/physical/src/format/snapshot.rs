@@ -94,22 +94,26 @@ impl StoredSnapshot {
         zerocopy::transmute!(raw)
     }
 
-    /// Whether an entry says that it is free, and has no record of a table either, as one in use has. `epoch` and `blocks` as for a block
-    /// pointer.
-    pub(crate) fn is_free(bytes: &[u8; SNAPSHOT_BYTES], epoch: Epoch, blocks: u64) -> bool {
+    /// Whether an entry says that it is free, and holds no more than one stray write: one in use has more.
+    pub(crate) fn is_free(bytes: &[u8; SNAPSHOT_BYTES]) -> bool {
         let raw: &RawSnapshot = zerocopy::transmute_ref!(bytes);
-        let has_table = || Record::decode(&raw.table, epoch, blocks, false).is_ok_and(|record| record.is_some());
-        raw.id.get() == SnapshotId::LIVE.0 && !has_table()
+        raw.id.get() == SnapshotId::LIVE.0 && super::is_stray(bytes)
     }
 
-    /// What can be made out of an entry in use that cannot be what it says: number, name and recovery point, each if it could be one.
-    pub(crate) fn glance(bytes: &[u8; SNAPSHOT_BYTES]) -> (Option<SnapshotId>, Option<String>, Option<Epoch>) {
+    /// What can be made out of an entry in use that cannot be what it says: number and name, each if it could be one.
+    pub(crate) fn glance(bytes: &[u8; SNAPSHOT_BYTES]) -> (Option<SnapshotId>, Option<String>) {
         let raw: &RawSnapshot = zerocopy::transmute_ref!(bytes);
         let id = SnapshotId(raw.id.get());
         let name = raw.name.get(..usize::from(raw.name_bytes.get())).and_then(|name| std::str::from_utf8(name).ok());
         let name = name.filter(|name| check_snapshot_name(name).is_ok()).map(str::to_string);
-        let epoch = raw.epoch.get();
-        ((id != SnapshotId::LIVE && id <= NUMBER_MAX).then_some(id), name, (epoch > 0).then_some(epoch))
+        ((id != SnapshotId::LIVE && id <= NUMBER_MAX).then_some(id), name)
+    }
+
+    /// The table's record in such an entry, if it can be one of a recovery point no newer than `epoch`.
+    pub(crate) fn glance_table(bytes: &[u8; SNAPSHOT_BYTES], epoch: Epoch, blocks: u64) -> Option<Record> {
+        let raw: &RawSnapshot = zerocopy::transmute_ref!(bytes);
+        let record = Record::decode(&raw.table, epoch, blocks, false).ok()??;
+        (record.kind == RecordKind::System(SystemKind::ObjectTable)).then_some(record)
     }
 
     /// Decodes and checks an entry; `None` if it is free. `epoch` and `blocks` as for a block pointer.
@@ -246,11 +250,11 @@ impl DeadRun {
         zerocopy::transmute!(raw)
     }
 
-    /// Whether a place says that it is free, and would not be a run if it did not. `epoch` and `blocks` as for [`DeadRun::decode`].
+    /// Whether a place says that it is free, holds no more than one stray write, and would not be a run if it did not say so. `epoch` and `blocks` as for [`DeadRun::decode`].
     pub(crate) fn is_free(bytes: &[u8; DEAD_BYTES], epoch: Epoch, blocks: u64) -> bool {
         let run = DeadRun::glance(bytes);
         let is_used = || DeadRun::decode(&DeadRun { count: 1, ..run }.encode(), epoch, blocks).is_ok();
-        run.count == 0 && (*bytes == [0; DEAD_BYTES] || !is_used())
+        run.count == 0 && (*bytes == [0; DEAD_BYTES] || super::is_stray(bytes) && !is_used())
     }
 
     /// Decodes and checks; `None` if the place is free.

@@ -1,14 +1,16 @@
 //! What becomes of an entry in use that cannot be what it says: it is made that of a deleted snapshot, and the deletion does the rest. Nobody can
 //! look into it any more, but its dead list has blocks that older snapshots have too.
 //!
-//! Which of them these are follows from its age ([`super::delete`]). If the entry does not say that any more, it counts as the newest one: then what
-//! nobody has stays in use until the one before it goes, and nothing that somebody has becomes free.
+//! Which of them these are follows from its age ([`super::delete`]). The epoch that a damaged entry says is not believed: a lower one may be just what
+//! is damaged, and would free what others have. The birth of its table says after which others it was made ([`age`]). One that is lower than it was does
+//! not make an entry unreadable, and one that is higher frees less. If the table cannot be read either, the entry counts as the newest one: then what
+//! nobody has stays in use until the newest of the others goes, as the check says, and nothing that somebody has becomes free.
 
 use super::dead_list::SLOTS;
 use super::delete::Deleted;
 use crate::audit::KeptStart;
 use crate::base::Base;
-use crate::format::{DeadRun, Record, SNAPSHOTS, StoredSnapshot, SystemKind};
+use crate::format::{BlockPointer, Record, SNAPSHOTS, StoredSnapshot, SystemKind};
 use crate::module::Module;
 use crate::objects::{snapshots_of, system_key};
 use crate::tree::Trees;
@@ -21,28 +23,33 @@ impl Trees {
         let (page, at) = (u64::from(slot) / SNAPSHOTS, (u64::from(slot) % SNAPSHOTS) as usize);
         let record = self.system.get(&list.object.0).ok_or(Error::NoObject(list))?;
         let block = self.node(base, list, record, 0, page)?.ok_or(Error::NoObject(list))?;
-        let (id, name, epoch) = StoredSnapshot::glance(block.snapshot(at));
+        let (id, name) = StoredSnapshot::glance(block.snapshot(at));
         let of_domain = &self.kept.domains[&domain];
         let is_taken = |id: &SnapshotId| of_domain.ids().any(|used| used == *id);
         let id =
             id.filter(|id| !is_taken(id)).or_else(|| (1..=SnapshotId::MAX.0).map(SnapshotId).find(|id| !is_taken(id)));
         let id = id.ok_or(Error::Limit { what: "snapshots", limit: SLOTS.into(), got: u64::from(SLOTS) + 1 })?;
-        // None of what died in it was born later.
-        let born = self.dead_runs(base, domain, slot)?.iter().map(|run: &DeadRun| run.birth_log).max().unwrap_or(1);
-        let others =
-            || of_domain.held.iter().map(|held| &held.stored).chain(of_domain.deleted.iter().map(|it| &it.stored));
-        let is_possible = |epoch: &Epoch| (born..last).contains(epoch) && others().all(|other| other.epoch != *epoch);
+        let table = StoredSnapshot::glance_table(block.snapshot(at), last, base.disk.blocks());
+        let others = of_domain.held.iter().map(|held| (held.stored.epoch, &held.stored.table.root));
         Ok(StoredSnapshot {
             id,
             name: name.unwrap_or_else(|| format!("damaged-{slot}")),
             created: Timestamp::default(),
-            epoch: epoch.filter(is_possible).unwrap_or(last),
+            epoch: table.and_then(|table| age(&table.root, others)).unwrap_or(last).min(last),
             objects: 0,
             metadata_before: 0,
             is_deleted: true,
             table: Record::system(SystemKind::ObjectTable, 1),
         })
     }
+}
+
+/// An epoch that a snapshot with this table may have, as to what older ones have; the `others` are each with its epoch and its table. A table stays
+/// the same from its root's birth on until something in it changes: so of the others from then on, those with the same have nothing else, and the
+/// rest is newer.
+fn age<'a>(root: &BlockPointer, others: impl Iterator<Item = (Epoch, &'a BlockPointer)>) -> Option<Epoch> {
+    let same = others.filter(|(_, other)| *other == root).map(|(epoch, _)| epoch + 1).max();
+    (!root.is_hole()).then(|| same.unwrap_or(root.birth_log))
 }
 
 impl Module {

@@ -76,6 +76,7 @@ fn cases() -> Vec<Case> {
         case("free record with another kind", ObjectTable, own(16), Told, |bytes| bytes[512 * 6] = 1),
         case("record in use", ObjectTable, own(16), Told, |bytes| bytes[512 * 2] = 99),
         case("record in use that says it is free", ObjectTable, own(16), Told, |bytes| bytes[512 * 2] = 0),
+        case("first word of a record in use", ObjectTable, own(16), Told, |bytes| bytes[512 * 2..][..8].fill(0)),
         case("object 0 in the map", Map, own(17), Remains, |bytes| bytes[0] |= 1),
         case("object 0 in the map of orphans", Map, own(18), Remains, |bytes| bytes[0] |= 1),
         case("references to a label", References, own(2), Remains, |bytes| put(bytes, 8)),
@@ -86,6 +87,10 @@ fn cases() -> Vec<Case> {
         case("epoch of a snapshot", SnapshotList, own(19), Mended, |bytes| put(bytes, 16)),
         case("epoch of the newest snapshot", SnapshotList, own(19), Mended, |bytes| put(bytes, 1024 + 16)),
         case("number of a snapshot", SnapshotList, own(19), Mended, |bytes| bytes[..2].fill(0)),
+        case("number of a snapshot, and a bit of its table", SnapshotList, own(19), Mended, |bytes| {
+            bytes[..2].fill(0);
+            bytes[512] ^= 0x80;
+        }),
         case("name of a snapshot", SnapshotList, own(19), Mended, |bytes| bytes[128] = b'/'),
         case("table of a snapshot", SnapshotList, own(19), Mended, |bytes| bytes[512] = 99),
         case("last run of a dead list", DeadList, own(20), Remains, |bytes| put(bytes, 127 * 32 + 8)),
@@ -101,6 +106,8 @@ fn cases() -> Vec<Case> {
         case("free pointer of dead lists", Tree, own(20), Remains, |bytes| bytes[64 * 40..64 * 40 + 6].fill(0xa5)),
         case("free pointer of a file", Tree, of_file, Remains, |bytes| bytes[64 * 40..64 * 40 + 6].fill(0xa5)),
         case("pointer of a file", Tree, ((1, 2), 0), Told, |bytes| bytes[6..12].fill(0xff)),
+        case("shape of an inner pointer", Tree, ((1, 2), 0), Told, |bytes| bytes[22] = 0),
+        case("births and kind of a page's pointer", Tree, of_file, Told, |bytes| bytes[64 * 8..][16..24].fill(0)),
     ];
     all
 }
@@ -150,6 +157,17 @@ fn is_sound(device: &Arc<MemoryDevice>, what: &str) {
     assert_eq!(checked(device, false).unwrap().findings, [], "{what}");
 }
 
+/// Each page of the file is what it is, or an error that does not say that there is none.
+fn nothing_reads_as_zeros(rig: &Rig, device: Arc<MemoryDevice>, what: &str) {
+    let Ok(used) = Rig::over(rig, device) else { return };
+    for index in (0..70).chain([5000]) {
+        match used.try_read(2, index, 1) {
+            Ok(pages) => assert!(pages[0].is_some(), "{what}: page {index} reads as zeros"),
+            Err(error) => assert!(!matches!(error, holdfast_object::Error::NoObject(_)), "{what}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn whatever_a_slot_holds_is_found_and_there_is_a_way_out() {
     let rig = store();
@@ -192,7 +210,11 @@ fn whatever_a_slot_holds_is_found_and_there_is_a_way_out() {
                 is_used(&rig, &device).unwrap_or_else(|error| panic!("{what}, repaired: {error}"));
                 is_sound(&device, &format!("{what}, repaired and used"));
             }
-            Fate::Told => assert!(repaired.map_or(true, |report| report.unrepaired() > 0), "{what}"),
+            Fate::Told => {
+                assert!(repaired.map_or(true, |report| report.unrepaired() > 0), "{what}");
+                assert!(device.snapshot() == before, "{what}: the repair wrote");
+                nothing_reads_as_zeros(&rig, device, what);
+            }
         }
         match (fate, outcome) {
             (Fate::Remains, outcome) => {
@@ -240,5 +262,71 @@ fn a_snapshot_with_a_damaged_entry_goes_and_the_others_stay() {
         assert!(*frames[0] == expected, "{other} has what it had");
         used.module.close().unwrap();
         is_sound(&device, other);
+    }
+}
+
+/// An epoch that is wrong, and one that it could be, does not say who has what the damaged snapshot had.
+#[test]
+fn a_damaged_epoch_of_a_snapshot_frees_nothing_that_others_have() {
+    let mut rig = sample();
+    let mut epochs = Vec::new();
+    for round in 0..3 {
+        // Of a page that two snapshots have, of one that each has another version of, and nothing.
+        for pages in [vec![(20 + round, pattern(900 + round)), (50, pattern(910 + round))], vec![(60, pattern(round))]]
+        {
+            let write = rig.write_op(2, &pages);
+            rig.apply(vec![write]);
+            rig.commit();
+        }
+        let epoch = rig.next_epoch();
+        rig.module
+            .snapshot_create(MAIN, epoch, ["first", "second", "third"][round as usize], Timestamp::default())
+            .unwrap();
+        rig.commit();
+        epochs.push(rig.module.snapshots(MAIN).unwrap()[round as usize].epoch);
+    }
+    let all: Vec<_> = (0..70).map(|index| (index, pattern(3000 + index))).collect();
+    let write = rig.write_op(2, &all);
+    rig.apply(vec![write]);
+    rig.commit();
+    rig.module.close().unwrap();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let list = uses.iter().find(|used| used.role == BlockRole::SnapshotList).unwrap();
+    let pages = |rig: &Rig, id: SnapshotId| -> Vec<Vec<u8>> {
+        let key = holdfast_object::ObjectKey { domain: MAIN, object: ObjectId(2).in_snapshot(id) };
+        let page = |index| {
+            let mut frames = rig.frames(1);
+            rig.module.read(key, index, &mut frames).unwrap();
+            frames[0].to_vec()
+        };
+        (0..70).map(page).collect()
+    };
+    for (slot, epoch) in [(1, epochs[0] - 1), (2, epochs[0] + 1), (2, epochs[0] - 1)] {
+        let what = format!("epoch {epoch} in slot {slot}, of {epochs:?}");
+        let device = Arc::new(rig.device.as_ref().clone());
+        let sound = Rig::over(&rig, Arc::new(rig.device.as_ref().clone())).unwrap();
+        strike(&device, &uses, list, |bytes| bytes[1024 * slot + 16..][..8].copy_from_slice(&epoch.to_le_bytes()));
+        let found = checked(&device, true).unwrap();
+        assert!(found.findings[0].kind == FindingKind::SnapshotEntry && found.unrepaired() == 0, "{what}: {found:?}");
+        let mut used = Rig::over(&rig, device.clone()).unwrap();
+        let [deletion] = &used.module.snapshot_deletions(MAIN)[..] else { panic!("{what}: it is being deleted") };
+        let id = deletion.id;
+        while used.module.snapshot_delete(MAIN, used.next_epoch(), id).unwrap() {
+            used.commit();
+        }
+        used.commit();
+        for round in 0..2 {
+            let write =
+                used.write_op(2, &(100..300).map(|index| (index, pattern(5000 + round + index))).collect::<Vec<_>>());
+            used.apply(vec![write]);
+            used.commit();
+        }
+        let kept = used.module.snapshots(MAIN).unwrap();
+        assert_eq!(kept.len(), 2, "{what}");
+        for snapshot in &kept {
+            assert!(pages(&used, snapshot.id) == pages(&sound, snapshot.id), "{what}: {}", snapshot.name);
+        }
+        used.module.close().unwrap();
+        is_sound(&device, &what);
     }
 }
