@@ -60,7 +60,7 @@ pub struct ScrubCounts {
     /// Pages of files without a good copy, marked as lost now.
     pub lost: u64,
     /// Blocks without a good copy that are not pages of files, or could not be marked, and copies that could not be
-    /// replaced; of those that two pointers name, each pointer counts.
+    /// replaced.
     pub unrepaired: u64,
 }
 
@@ -95,8 +95,6 @@ pub enum Fate {
     Lost,
     /// There is no good copy, or it could not be put in the bad one's place.
     Unrepaired,
-    /// Two pointers name the block. What one of them should have there would be written over what the other one has.
-    NamedTwice,
 }
 
 /// Something that a scrub found bad.
@@ -118,7 +116,7 @@ impl fmt::Display for ScrubFinding {
         let fate = match self.fate {
             Fate::Repaired => " (repaired)",
             Fate::Lost => " (LOST)",
-            Fate::Unrepaired | Fate::NamedTwice => " (NOT repaired)",
+            Fate::Unrepaired => " (NOT repaired)",
         };
         write!(f, "{}: {}{fate}", self.place, self.what)
     }

@@ -1,7 +1,6 @@
 //! The device below, with the latch that a failed change closes, and counters of what was repaired.
 
 use crate::block_pool::PooledBlock;
-use crate::check::NamedTwice;
 use crate::counters::Counters;
 use crate::format::split_address;
 use crate::guarded::{Doubled, Watched};
@@ -51,8 +50,6 @@ pub(crate) struct Disk {
     /// Objects that the logic bug is about for which it is, if it is one.
     suspects: Mutex<Vec<ObjectKey>>,
     pub(crate) counters: Counters,
-    /// Blocks that two pointers name, as far as a scrub has looked, with the places of both. Nothing is repaired there.
-    pub(crate) twice: Mutex<Option<NamedTwice>>,
     /// Newest epoch that anything on the device can have been born in.
     newest: Watched,
     /// Both numbers once more: each pointer is judged by them.
@@ -94,7 +91,6 @@ impl Disk {
             suspects: Mutex::default(),
             ambush: Ambush::default(),
             counters: Counters::default(),
-            twice: Mutex::default(),
             newest: Watched::new(0),
             known: Mutex::new(Known { blocks: Doubled::new(blocks), newest: Doubled::new(0) }),
             metadata: MetadataProtection::default(),
@@ -104,11 +100,6 @@ impl Disk {
     /// For reading what is not checked as blocks of trees are.
     pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
-    }
-
-    /// For whoever reads all of it by himself.
-    pub(crate) fn shared_device(&self) -> &Arc<dyn Device> {
-        &self.device
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -367,10 +358,6 @@ impl Disk {
     /// Puts good bytes in the place of a bad copy, if the store takes changes. Failure to do so is not the reader's
     /// error, but it latches like any failed write. Whether it was written; `place` is for the log.
     pub(crate) fn repair(&self, address: u64, good: &[u8; 4096], place: &Place) -> bool {
-        if self.twice.lock().as_ref().is_some_and(|twice| twice.contains_key(&address)) {
-            tracing::warn!(%place, "a bad copy of a block stays as it is: another pointer names it, too");
-            return false;
-        }
         let written = self.check_writable().is_ok() && self.write_blocks([(address, good)]).is_ok();
         if written {
             self.counters.repaired();

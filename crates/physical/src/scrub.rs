@@ -12,15 +12,14 @@
 //! - a block that is dirty in memory is passed over, also when its pointer has an address already: it is on its way to the
 //!   device;
 //! - a bad copy is read once more by itself before it is called bad, and only bytes that match the pointer's checksum are
-//!   written over one; that is done when the batch is over, as it is looked first, once in a scrub, for blocks that two pointers name: what one of
-//!   them should have there would be written over what the other one has;
+//!   written over one; that is done when the batch is over, if the device has the pointer, too ([`crate::named`]). Whether another
+//!   one names the block as well is not looked at: that takes a walk through all trees, as the check makes it;
 //! - what has no good copy is told for the domain and for each snapshot that has it, and for each file;
 //! - a block that is good is read and counted once, whoever has it ([`shared`]).
 
 mod kept;
 mod shared;
 
-use crate::check::{NamedTwice, named_twice};
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, LABELS, POINTERS, RECORDS, RING_SLOTS, Record, RecordKind, split_address};
@@ -94,7 +93,6 @@ impl Module {
             let before = step.cursor;
             if before == ScrubCursor::Start {
                 self.scrubbed.clear();
-                *self.disk().twice.lock() = None;
                 self.scrub_labels(&mut step)?;
                 step.cursor = ScrubCursor::At { object: system_key(0), page: 0 };
             } else {
@@ -149,21 +147,12 @@ impl Module {
         note(step, place, what, if is_good { Fate::Repaired } else { Fate::Unrepaired });
     }
 
-    /// Puts right bad copies of blocks that have a good one, if no other pointer names them.
+    /// Puts right bad copies of blocks that have a good one.
     fn repaired(&self, step: &ScrubStep, bad: &[BadCopies]) -> Result<ScrubStep> {
-        let disk = self.disk();
-        if disk.read_only().is_none() && disk.twice.lock().is_none() {
-            // Once in a scrub. Nobody waits for that.
-            let twice = named_twice(disk.shared_device()).unwrap_or_else(|error| {
-                tracing::warn!(%error, "whether two pointers name one block cannot be looked for");
-                NamedTwice::new()
-            });
-            *disk.twice.lock() = Some(twice);
-        }
         self.surely(|| {
             let mut step = step.clone();
             let _gate = self.gate.read();
-            let (trees, on_device) = (self.trees(), OnDevice::new(disk));
+            let (trees, on_device) = (self.trees(), OnDevice::new(self.disk()));
             for BadCopies { node, pointer, state } in bad {
                 // It may have been replaced meanwhile.
                 if trees.still_has(&self.base, *node, pointer) {
@@ -192,19 +181,9 @@ impl Module {
         let is_named = trees.is_named(&self.base, on_device, node, pointer)?;
         for (address, error) in &bad {
             let place = in_state(node.place(disk, *address), state);
-            let others = disk.twice.lock().as_ref().and_then(|twice| twice.get(address).cloned());
-            match others {
-                _ if !is_named => note(step, place, says(error), Fate::Unrepaired),
-                None => self.replace(step, place, says(error), *address, good.bytes()),
-                Some(named) => {
-                    let what = format!("{}; two pointers name this block", says(error));
-                    note(step, place, what, Fate::NamedTwice);
-                    let own = (Some(node.object_key()), Some(node.level), Some(node.index));
-                    for other in named.into_iter().filter(|it| (it.object, it.level, it.index) != own) {
-                        let what = "two pointers name this block: this one, and that of a block that is not there";
-                        note(step, other, what.into(), Fate::NamedTwice);
-                    }
-                }
+            match is_named {
+                true => self.replace(step, place, says(error), *address, good.bytes()),
+                false => note(step, place, says(error), Fate::Unrepaired),
             }
         }
         Ok(())
@@ -588,7 +567,7 @@ fn note(step: &mut ScrubStep, place: Place, what: String, fate: Fate) {
     match fate {
         Fate::Repaired => step.counts.repaired += 1,
         Fate::Lost => step.counts.lost += 1,
-        Fate::Unrepaired | Fate::NamedTwice => step.counts.unrepaired += 1,
+        Fate::Unrepaired => step.counts.unrepaired += 1,
     }
     step.findings.push(ScrubFinding { place, what, fate, block: None });
 }

@@ -31,7 +31,6 @@ use crate::tree::Trees;
 use account::BitmapState;
 use holdfast_block::Device;
 use holdfast_object::{Error, Place, Result, SystemClock};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use walk::{ReadPages, Walk};
 
@@ -141,25 +140,6 @@ pub(crate) fn run(
         report.compare(&now);
     }
     Ok(report)
-}
-
-/// Blocks that two pointers name, by number, with the places of these pointers as far as they are known.
-pub(crate) type NamedTwice = BTreeMap<u64, Vec<Place>>;
-
-/// Those of the newest recovery point, but for what of it has been written over meanwhile: whoever uses the store does not wait. Of a snapshot
-/// only what is in its dead list is looked at.
-///
-/// # Errors
-/// As [`check`].
-pub(crate) fn named_twice(device: &Arc<dyn Device>) -> Result<NamedTwice> {
-    let label = read_label(&**device)?;
-    let (superblock, trees) = load(device, &label)?;
-    let covered = Label { blocks: superblock.covered(&label), ..label };
-    let base = looking(device, &covered, &superblock, false);
-    let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
-    let mut walk = Walk::new(&base, &covered, &superblock, ReadPages::None, false, &mut report, &mut ignore);
-    walk.trees(&trees);
-    Ok(walk.named_twice(&trees))
 }
 
 /// What [`reach`] found.

@@ -2,7 +2,6 @@
 //! copy, and puts right what it takes for that over what is the other's, as that does the next time. So it is told of both, and nothing
 //! is written there. That is known when all trees have been walked: until then bad copies wait.
 
-use super::NamedTwice;
 use super::report::{BlockUse, Finding, FindingKind, Report};
 use super::walk::{ReadPages, Walk};
 use crate::format::{BlockPointer, split_address};
@@ -11,6 +10,10 @@ use crate::module::log_area;
 use crate::named::Answer;
 use crate::tree::Trees;
 use holdfast_object::Place;
+use std::collections::BTreeMap;
+
+/// Blocks that two pointers name, by number, with the places of these pointers as far as they are known.
+type NamedTwice = BTreeMap<u64, Vec<Place>>;
 
 /// A bad copy of a block that has a good one.
 pub(super) struct BadCopy {
@@ -23,7 +26,7 @@ pub(super) struct BadCopy {
 
 impl Walk<'_> {
     /// The places of the pointers to blocks that are named twice: the trees are walked once more for them.
-    pub(super) fn named_twice(&self, trees: &Trees) -> NamedTwice {
+    fn named_twice(&self, trees: &Trees) -> NamedTwice {
         let mut twice: NamedTwice = self.twice.iter().map(|block| (*block, Vec::new())).collect();
         if twice.is_empty() {
             return twice;
@@ -38,8 +41,8 @@ impl Walk<'_> {
                 places.push(Place { object: used.object, level, index, ..self.base.disk.place(used.block) });
             }
         };
-        let pages = if self.pages == ReadPages::None { ReadPages::None } else { ReadPages::Metadata };
-        Walk::new(self.base, self.label, self.superblock, pages, false, &mut ignored, &mut visit).trees(trees);
+        Walk::new(self.base, self.label, self.superblock, ReadPages::Metadata, false, &mut ignored, &mut visit)
+            .trees(trees);
         twice
     }
 
