@@ -77,9 +77,9 @@ impl<'a> OnDevice<'a> {
         if living == *pointer {
             return Some(Answer::Same);
         }
-        let first = match holder(key) {
+        let (first, is_whole) = match holder(key) {
             Some(domain) => self.first_since(newest, domain, pointer.birth_log)?,
-            None => None,
+            None => (None, true),
         };
         let kept = match first {
             Some(snapshot) if key.domain == DomainId::SYSTEM => self.below(Some(snapshot.table), node)?,
@@ -88,6 +88,7 @@ impl<'a> OnDevice<'a> {
         };
         Some(match kept {
             kept if kept == *pointer => Answer::Same,
+            _ if !is_whole => return None,
             // That whose contents it has, for who is told.
             kept if kept.sums == pointer.sums => Answer::Another(Box::new(kept)),
             _ => Answer::Another(Box::new(living)),
@@ -124,11 +125,16 @@ impl<'a> OnDevice<'a> {
         Record::decode(record, self.disk.newest(), self.disk.blocks(), false).ok()
     }
 
-    /// The first snapshot of a domain that has what was born then.
-    fn first_since(&self, newest: &Superblock, domain: DomainId, born: Epoch) -> Option<Option<StoredSnapshot>> {
+    /// The first snapshot of a domain that has what was born then, of those that can be read; whether all can.
+    fn first_since(
+        &self,
+        newest: &Superblock,
+        domain: DomainId,
+        born: Epoch,
+    ) -> Option<(Option<StoredSnapshot>, bool)> {
         let list = system_key(snapshots_of(domain));
-        let Some(record) = self.record(newest, list)? else { return Some(None) };
-        let mut first: Option<StoredSnapshot> = None;
+        let Some(record) = self.record(newest, list)? else { return Some((None, true)) };
+        let (mut first, mut is_whole) = (None::<StoredSnapshot>, true);
         let mut below = vec![(NodeKey::new(list, record.levels, 0), record.root)];
         while let Some((node, pointer)) = below.pop().filter(|(_, pointer)| !pointer.is_hole()) {
             let bytes = stored_block(self.disk, node, &pointer)?;
@@ -141,12 +147,15 @@ impl<'a> OnDevice<'a> {
                 continue;
             }
             for entry in bytes.as_chunks::<SNAPSHOT_BYTES>().0 {
-                let stored = StoredSnapshot::decode(entry, newest.epoch, self.disk.blocks()).ok()?;
+                let stored = StoredSnapshot::decode(entry, newest.epoch, self.disk.blocks());
+                // What is in one that is free means nothing.
+                is_whole &= stored.is_ok() || StoredSnapshot::is_free(entry);
+                let stored = stored.ok().flatten();
                 let stored = stored.filter(|stored| !stored.is_deleted && stored.epoch >= born);
                 first = first.into_iter().chain(stored).min_by_key(|stored| stored.epoch);
             }
         }
-        Some(first)
+        Some((first, is_whole))
     }
 }
 

@@ -330,3 +330,33 @@ fn a_damaged_epoch_of_a_snapshot_frees_nothing_that_others_have() {
         is_sound(&device, &what);
     }
 }
+
+/// A copy of what only a snapshot has is repaired, whatever is in an entry that is free, or in that of another snapshot.
+#[test]
+fn what_a_snapshot_has_is_repaired_beside_entries_that_cannot_be_read() {
+    let rig = store();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let list = uses.iter().find(|used| used.role == BlockRole::SnapshotList).unwrap();
+    let cases: [(&str, Change); 2] =
+        [("a free one", |bytes| put(bytes, 1024 * 3 + 600)), ("the first one", |bytes| bytes[40] = 4)];
+    for (what, change) in cases {
+        let device = Arc::new(rig.device.as_ref().clone());
+        strike(&device, &uses, list, change);
+        // Only the second one has them.
+        let kept: Vec<u64> = {
+            let used = Arc::new(MemoryDevice::from_bytes(&device.snapshot()));
+            let without = block_uses(used).unwrap();
+            without
+                .iter()
+                .filter(|it| it.held && it.role == BlockRole::Tree && it.copy == 1)
+                .map(|it| it.block)
+                .collect()
+        };
+        assert!(!kept.is_empty(), "{what}");
+        kept.iter().for_each(|block| device.alter(*block, |bytes| bytes[7] ^= 1).unwrap());
+        let found = checked(&device, true).unwrap();
+        let copies: Vec<_> = found.findings.iter().filter(|it| it.kind == FindingKind::BadCopy).collect();
+        assert_eq!(copies.len(), kept.len(), "{what}: {found:?}");
+        assert!(copies.iter().all(|it| it.repaired), "{what}: {found:?}");
+    }
+}
