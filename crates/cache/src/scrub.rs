@@ -25,15 +25,16 @@ impl Cache {
         let mut sound = Vec::new();
         for (at, finding) in step.findings.iter_mut().enumerate() {
             let place = &finding.place;
-            let (Some(key), Some(0), Some(index), Fate::Unrepaired) =
-                (place.object, place.level, place.index, finding.fate)
+            // One that has a good copy has no block here, and can be read.
+            let (Some(key), Some(index), Some(block), Fate::Unrepaired) =
+                (place.object, place.index, finding.block, finding.fate)
             else {
                 continue;
             };
             if key.domain != self.domain {
                 continue;
             }
-            match self.condemn(key, index, finding.block)? {
+            match self.condemn(key, index, block)? {
                 Some(fate) => finding.fate = fate,
                 None => sound.push(at),
             }
@@ -53,7 +54,7 @@ impl Cache {
 
     /// Decides about a page that the store had no good copy of; `None` if that is true no more, since the page has been
     /// changed meanwhile.
-    fn condemn(&self, key: ObjectKey, index: PageIndex, block: Option<BlockIdentity>) -> Result<Option<Fate>> {
+    fn condemn(&self, key: ObjectKey, index: PageIndex, block: BlockIdentity) -> Result<Option<Fate>> {
         let id = key.object;
         let mut frames = self.take_frames(1)?;
         // The store's version of the page stays what it is meanwhile.
@@ -64,7 +65,7 @@ impl Cache {
             Err(Error::Corrupt(_) | Error::Device(_)) => {}
             Err(error) => return Err(error),
         }
-        for page in block.map(|block| self.copies_in_memory(block)).unwrap_or_default() {
+        for page in self.copies_in_memory(block) {
             if self.store.mend(key, index, page.page())? {
                 tracing::error!(%key, page = index, "a page had no good copy in the store, and was mended from memory");
                 return Ok(Some(Fate::Repaired));

@@ -133,6 +133,28 @@ fn a_page_of_a_directory_is_never_marked_as_lost() {
     assert_eq!(rig.remount().contents(id).unwrap(), pattern(1, PAGE_SIZE));
 }
 
+/// It is not where what leads to the page cannot be read on the device, and is still in memory.
+#[test]
+fn a_bad_copy_of_a_directorys_page_that_is_not_repaired_is_told() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Directory);
+    rig.write(id, 0, &pattern(1, PAGE_SIZE)).unwrap();
+    let rig = rig.remount();
+    rig.contents(id).unwrap();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let copy =
+        uses.iter().find(|used| used.role == BlockRole::MetadataPage && used.object.unwrap().object == id).unwrap();
+    let tables = uses.iter().filter(|used| used.role == BlockRole::ObjectTable && used.object.unwrap().object.0 == 16);
+    for block in tables.map(|used| used.block).chain([copy.block]) {
+        rig.device.alter(block, |bytes| bytes[100] ^= 4).unwrap();
+    }
+    let (counts, findings) = scrub(&rig);
+    let of_page: Vec<_> = findings.iter().filter(|it| it.place.address == Some(copy.block)).collect();
+    assert!(of_page.len() == 1 && of_page[0].fate == Fate::Unrepaired, "{findings:?}");
+    let told = findings.iter().filter(|it| it.fate == Fate::Unrepaired).count();
+    assert_eq!(counts.unrepaired, told as u64, "{findings:?}");
+}
+
 #[test]
 fn a_loss_survives_a_power_cut_only_with_its_epoch() {
     let (rig, id, _) = stored();
