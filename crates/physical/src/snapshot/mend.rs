@@ -83,3 +83,19 @@ impl Module {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_object::Side;
+
+    #[test]
+    fn a_damaged_snapshot_is_as_old_as_its_table_says() {
+        let root = |epoch| BlockPointer::lost(epoch, Side::Device);
+        let (old, its, new) = (root(3), root(7), root(11));
+        assert_eq!(age(&its, [(5, &old), (12, &new)].into_iter()), Some(7));
+        // Nothing has changed since: it is behind whoever has the same, so that what goes with it stays with that one.
+        assert_eq!(age(&its, [(5, &old), (7, &its), (9, &its), (12, &new)].into_iter()), Some(10));
+        assert_eq!(age(&BlockPointer::HOLE, [(5, &old)].into_iter()), None);
+    }
+}
