@@ -9,8 +9,8 @@ use crate::oplog::OpLog;
 use crate::pages::Found;
 use holdfast_object::space::levels;
 use holdfast_object::{
-    BlockIdentity, Error, Fate, Kind, ObjectId, ObjectKey, Op, PageIndex, PageSource, PinnedPage, Purpose, Result,
-    ScrubCursor, ScrubFinding, ScrubStep, Side, SnapshotId,
+    BlockIdentity, Error, Fate, Kind, Mending, ObjectId, ObjectKey, Op, PageIndex, PageSource, PinnedPage, Purpose,
+    Result, ScrubCursor, ScrubFinding, ScrubStep, Side, SnapshotId,
 };
 
 impl Cache {
@@ -65,10 +65,16 @@ impl Cache {
             Err(Error::Corrupt(_) | Error::Device(_)) => {}
             Err(error) => return Err(error),
         }
+        // In the modes without checksums in memory a page that was read is not known to be what was stored.
+        let mut as_stored = Vec::new();
         for page in self.copies_in_memory(block) {
-            if self.store.mend(key, index, page.page())? {
-                tracing::error!(%key, page = index, "a page had no good copy in the store, and was mended from memory");
-                return Ok(Some(Fate::Repaired));
+            match self.store.mend(key, index, page.page())? {
+                Mending::Done => {
+                    tracing::error!(%key, page = index, "a page had no good copy in the store, and was mended from memory");
+                    return Ok(Some(Fate::Repaired));
+                }
+                Mending::NotDone => as_stored.push(page.page()),
+                Mending::OtherBytes => {}
             }
         }
         let is_file = self.store.attributes(key)?.kind == Kind::Regular;
@@ -97,7 +103,7 @@ impl Cache {
             // It is on its way to another block.
             return Ok(None);
         }
-        let good = in_memory.filter(|page| page.verify().is_ok());
+        let good = in_memory.filter(|page| as_stored.contains(&page.page()) && page.verify().is_ok());
         if good.is_none() && !is_file {
             return Ok(Some(Fate::Unrepaired));
         }

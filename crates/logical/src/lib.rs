@@ -19,10 +19,10 @@ pub use policy::Policy;
 
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
-    ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId, Purpose,
-    RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
-    StoreStatus, Timestamp,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, Mending,
+    ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId,
+    Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId,
+    SnapshotInfo, StoreStatus, Timestamp,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -236,7 +236,7 @@ impl ObjectStore for Logical {
         self.first().scrub_step(cursor, blocks)
     }
 
-    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<Mending> {
         self.first().mend(key, index, page)
     }
 

@@ -43,8 +43,8 @@ pub use snapshot::{
 };
 pub use space::{Purpose, Space};
 pub use store::{
-    Applied, LogBatch, LoggedPage, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters, StoreStatus,
-    VerifiedBy,
+    Applied, LogBatch, LoggedPage, Mending, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters,
+    StoreStatus, VerifiedBy,
 };
 
 /// Bytes in a page of an object and in a block of a device.

@@ -270,8 +270,8 @@ pub trait ObjectStore: Send + Sync {
     fn scrub_step(&self, cursor: &ScrubCursor, blocks: u64) -> Result<ScrubStep>;
 
     /// Writes a page over the bad copies of the one that is stored there, if it is what should be there: then it is good again for
-    /// everything that shares its blocks. Gives whether all copies are good now.
-    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool>;
+    /// everything that shares its blocks.
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<Mending>;
 
     /// Tells the device which blocks of these are free: not needed by the last recovery point nor by what came after. Gives how many. There
     /// may be fewer blocks than that.
@@ -285,6 +285,17 @@ pub trait ObjectStore: Send + Sync {
 
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
+}
+
+/// What has become of a page that [`ObjectStore::mend`] was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mending {
+    /// It is what should be stored there, and all copies are so now.
+    Done,
+    /// It is what should be stored there, and could not be written there.
+    NotDone,
+    /// It is not what should be stored there: nothing was written.
+    OtherBytes,
 }
 
 /// A page as the intent log has it.

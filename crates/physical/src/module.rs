@@ -19,9 +19,9 @@ use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage,
-    ObjectChange, ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch,
-    Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus,
-    Timestamp, VerifiedBy,
+    Mending, ObjectChange, ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose,
+    RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
+    StoreStatus, Timestamp, VerifiedBy,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
@@ -530,7 +530,7 @@ impl ObjectStore for Module {
         self.scrub_some(cursor, blocks)
     }
 
-    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<Mending> {
         self.surely(|| self.mend_page(key, index, page))
     }
 

@@ -1,6 +1,7 @@
 //! What a scrub makes of pages that the store has no good copy of.
 
 use crate::rig::{Rig, pattern};
+use holdfast_integrity::Protection;
 use holdfast_object::*;
 use holdfast_physical::check::{BlockRole, block_uses};
 
@@ -74,6 +75,19 @@ fn a_page_that_is_in_memory_still_is_written_again() {
     let rig = rig.remount();
     assert_eq!(rig.contents(id).unwrap(), bytes);
     assert_eq!(scrub(&rig).1, []);
+}
+
+/// In `none` and `disk` nothing in memory says that a page is what was stored: only the checksum that the store has of it does.
+#[test]
+fn a_page_that_was_read_without_being_verified_gets_no_good_checksum() {
+    let (rig, id, bytes) = stored();
+    let rig = rig.remount_in(Protection::None);
+    damage(&rig, id, 2);
+    assert_ne!(rig.contents(id).unwrap(), bytes);
+    let (counts, findings) = scrub(&rig);
+    assert_eq!((counts.lost, counts.repaired), (1, 0), "{findings:?}");
+    let rig = rig.remount_in(Protection::Uniform);
+    assert!(matches!(rig.cache.read(id, 2, 1), Err(Error::Lost { side: Side::Device, .. })));
 }
 
 #[test]

@@ -4,9 +4,10 @@
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, ObjectChange,
-    ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose, RecoveredBatch, Result,
-    ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo, StoreStatus, Timestamp,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, Mending,
+    ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose,
+    RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
+    StoreStatus, Timestamp,
 };
 use holdfast_physical::Module;
 use parking_lot::Mutex;
@@ -310,7 +311,7 @@ impl ObjectStore for Between {
         self.module.scrub_step(cursor, blocks)
     }
 
-    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+    fn mend(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<Mending> {
         self.module.mend(key, index, page)
     }
 

@@ -18,8 +18,8 @@ use crate::read::page_place;
 use crate::snapshot::{Held, Side};
 use crate::tree::{Trees, span};
 use holdfast_object::{
-    DomainId, Epoch, Error, Fate, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageRef, Result, ScrubCursor, ScrubStep,
-    SnapshotId,
+    DomainId, Epoch, Error, Fate, Mending, ObjectId, ObjectKey, PAGE_SIZE, PageIndex, PageRef, Result, ScrubCursor,
+    ScrubStep, SnapshotId,
 };
 
 /// Pages of an object table looked through at a time: writers wait meanwhile.
@@ -316,7 +316,7 @@ impl Module {
     }
 
     /// See [`holdfast_object::ObjectStore::mend`].
-    pub(crate) fn mend_page(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<bool> {
+    pub(crate) fn mend_page(&self, key: ObjectKey, index: PageIndex, page: PageRef) -> Result<Mending> {
         let Some(pinned) = self.arena.pin(page) else {
             return Err(Error::Protocol("a page to mend with is not in use".into()));
         };
@@ -330,17 +330,18 @@ impl Module {
             (state.pages(&self.base, live, &record, index, 1)?[0], NodeKey::new(live, 0, index))
         };
         if pointer.kind != PointerKind::Data || !pointer.matches(good, 0) {
-            return Ok(false);
+            return Ok(Mending::OtherBytes);
         }
         let mut back = Box::new(crate::disk::Block([0; PAGE_SIZE]));
         let mut is_good = |address| self.disk().read_block(address, &mut back.0).is_ok() && back.0 == *good;
         let bad: Vec<u64> = pointer.addresses().filter(|address| !is_good(*address)).collect();
         if !bad.is_empty() && !self.trees().is_named(&self.base, &OnDevice::new(self.disk()), node, &pointer)? {
-            return Ok(false);
+            return Ok(Mending::NotDone);
         }
-        Ok(bad.into_iter().all(|address| {
+        let is_mended = bad.into_iter().all(|address| {
             let place = page_place(key, index, self.disk().place(address));
             self.disk().repair(address, good, &place) && is_good(address)
-        }))
+        });
+        Ok(if is_mended { Mending::Done } else { Mending::NotDone })
     }
 }

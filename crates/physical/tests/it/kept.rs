@@ -204,9 +204,9 @@ fn a_page_is_mended_in_place_for_all_that_share_it_and_by_nothing_else() {
 
     let key = |object| ObjectKey { domain: MAIN, object };
     let (wrong, right) = (rig.pin(&pattern(1)), rig.pin(&pattern(2)));
-    assert!(!rig.module.mend(key(of_file[1]), 1, wrong).unwrap(), "another page's bytes");
+    assert_eq!(rig.module.mend(key(of_file[1]), 1, wrong).unwrap(), Mending::OtherBytes, "another page's bytes");
     assert!(rig.module.read(key(ObjectId(2)), 1, &mut rig.frames(1)).is_err());
-    assert!(rig.module.mend(key(of_file[1]), 1, right).unwrap());
+    assert_eq!(rig.module.mend(key(of_file[1]), 1, right).unwrap(), Mending::Done);
     for object in of_file {
         let sources = rig.module.read(key(object), 1, &mut rig.frames(1)).unwrap();
         assert!(matches!(sources[0], PageSource::Data { .. }));

@@ -230,7 +230,7 @@ fn no_page_is_mended_over_another_files() {
         level: 1,
         at: 3 * 64,
         names: (object(2), 0, 3),
-        act: |rig| rig.module.mend(object(2), 3, rig.page(3).page()).map(|mended| assert!(mended)),
+        act: |rig| rig.module.mend(object(2), 3, rig.page(3).page()).map(|mended| assert_eq!(mended, Mending::Done)),
     };
     let victim = strike(&rig, &aim);
     let before = bytes(&rig, victim);
