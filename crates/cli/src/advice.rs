@@ -27,6 +27,7 @@ enum Remedy {
     RepairAfterReplay,
     Replay,
     WriteAgain,
+    CopyAndRemove,
     MakeAnew,
     MoveAside,
     DeleteSnapshot,
@@ -76,6 +77,13 @@ impl Found<'_> {
              everything else can be copied from a mount, which takes no changes)",
             unmounted.unwrap_or_default()
         );
+        let new_store = match self.mounted {
+            Some(_) => {
+                "the store's own records are damaged: copy what is needed now, from this mount, as what is in memory may be all that leads \
+                 there; then make a new store"
+            }
+            None => "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store",
+        };
         let words = [
             (Remedy::Repair, repair),
             (Remedy::DropSnapshot, drop_snapshot),
@@ -83,6 +91,13 @@ impl Found<'_> {
             (
                 Remedy::WriteAgain,
                 "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
+            ),
+            (
+                Remedy::CopyAndRemove,
+                "to mend a file whose tree of blocks is damaged, or that has bytes behind its end: copy what can be read of it (dd \
+                 conv=noerror,sync), remove it, and move the copy to its place; what is written to the pages under a tree block that cannot be \
+                 read is not stored. Then, unmounted, holdfast check --repair frees what is left"
+                    .into(),
             ),
             (
                 Remedy::MakeAnew,
@@ -114,10 +129,7 @@ impl Found<'_> {
                  other's)"
                     .into(),
             ),
-            (
-                Remedy::NewStore,
-                "the store's own records are damaged: mount it with -o ro, copy what is needed, make a new store".into(),
-            ),
+            (Remedy::NewStore, new_store.into()),
         ];
         let wanted = words.into_iter().filter(|(remedy, _)| remedies.contains(remedy));
         let mut advice: Vec<String> = wanted.map(|(_, words)| words).collect();
@@ -141,8 +153,10 @@ impl Found<'_> {
                 _ if finding.place.object.is_some_and(|key| key.object == ObjectId::ROOT) => Remedy::NewRoot,
                 Some(Kind::Directory) => Remedy::MoveAside,
                 Some(Kind::Symlink | Kind::Xattr) => Remedy::MakeAnew,
+                _ if finding.place.level > Some(0) => Remedy::CopyAndRemove,
                 _ => Remedy::WriteAgain,
             },
+            _ if kind == Some(Kind::Regular) && !is_in_snapshot(finding) => Remedy::CopyAndRemove,
             _ => Remedy::NewStore,
         }
     }
@@ -253,6 +267,17 @@ mod tests {
                 let told = advice(&[(&kept, object_kind)], BitmapRemedy::NotNeeded, false);
                 assert!(told.contains("snapshot delete") && !told.contains('|'), "{object_kind:?}: {told}");
             }
+        }
+    }
+
+    /// What is written under a tree block that cannot be read is not stored, and what makes no sense in a file concerns that file alone.
+    #[test]
+    fn a_file_whose_tree_is_damaged_is_copied_and_removed() {
+        let mut tree = finding(FindingKind::Unreadable, DomainId::MAIN, 7);
+        tree.place.level = Some(1);
+        for bad in [&tree, &finding(FindingKind::Pointer, DomainId::MAIN, 7)] {
+            let told = advice(&[(bad, Some(Kind::Regular))], BitmapRemedy::NotNeeded, false);
+            assert!(told.contains("remove it, and move the copy") && !told.contains('|'), "{told}");
         }
     }
 

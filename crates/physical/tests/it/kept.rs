@@ -4,8 +4,8 @@ use crate::model::Model;
 use crate::random::{Replay, operation, seeds};
 use crate::rig::*;
 use holdfast_object::{
-    DomainId, Fate, Kind, ObjectId, ObjectKey, ObjectStore, Op, PageSource, ScrubCounts, ScrubCursor, ScrubFinding,
-    SnapshotId, Timestamp,
+    DomainId, Fate, Kind, Mending, ObjectId, ObjectKey, ObjectStore, Op, PageSource, ScrubCounts, ScrubCursor,
+    ScrubFinding, SnapshotId, Timestamp,
 };
 use holdfast_physical::Module;
 use holdfast_physical::check::{BlockRole, CheckOptions, Finding, block_uses, check};

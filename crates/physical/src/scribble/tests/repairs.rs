@@ -5,7 +5,7 @@ use crate::check::{CheckOptions, FindingKind, check};
 use crate::format::BlockPointer;
 use crate::named::{Answer, OnDevice};
 use holdfast_block::Device;
-use holdfast_object::{Attributes, Class, DomainId, Kind, PAGE_SIZE};
+use holdfast_object::{Attributes, Class, DomainId, Kind, Mending, PAGE_SIZE};
 use std::io::IoSliceMut;
 
 /// A directory, whose pages have two copies.
