@@ -7,6 +7,7 @@ use crate::Cache;
 use crate::object::Residence;
 use crate::oplog::OpLog;
 use crate::pages::Found;
+use holdfast_integrity::Algorithm;
 use holdfast_object::space::levels;
 use holdfast_object::{
     BlockIdentity, Error, Fate, Kind, Mending, ObjectId, ObjectKey, Op, PageIndex, PageSource, PinnedPage, Purpose,
@@ -103,7 +104,12 @@ impl Cache {
             // It is on its way to another block.
             return Ok(None);
         }
-        let good = in_memory.filter(|page| as_stored.contains(&page.page()) && page.verify().is_ok());
+        // One that has a checksum in memory was verified by the store's when it was read, whatever that has become since.
+        let is_good = |page: &PinnedPage| {
+            page.verify().is_ok()
+                && (page.expected().algorithm() != Algorithm::None || as_stored.contains(&page.page()))
+        };
+        let good = in_memory.filter(is_good);
         if good.is_none() && !is_file {
             return Ok(Some(Fate::Unrepaired));
         }

@@ -156,7 +156,12 @@ impl Found<'_> {
                 _ if finding.place.level > Some(0) => Remedy::CopyAndRemove,
                 _ => Remedy::WriteAgain,
             },
-            _ if kind == Some(Kind::Regular) && !is_in_snapshot(finding) => Remedy::CopyAndRemove,
+            // Bytes behind its end.
+            FindingKind::Record
+                if kind == Some(Kind::Regular) && finding.pages().is_some() && !is_in_snapshot(finding) =>
+            {
+                Remedy::CopyAndRemove
+            }
             _ => Remedy::NewStore,
         }
     }
@@ -270,12 +275,12 @@ mod tests {
         }
     }
 
-    /// What is written under a tree block that cannot be read is not stored, and what makes no sense in a file concerns that file alone.
+    /// What is written under a tree block that cannot be read is not stored, and bytes behind the end of a file concern that file alone.
     #[test]
     fn a_file_whose_tree_is_damaged_is_copied_and_removed() {
         let mut tree = finding(FindingKind::Unreadable, DomainId::MAIN, 7);
         tree.place.level = Some(1);
-        for bad in [&tree, &finding(FindingKind::Pointer, DomainId::MAIN, 7)] {
+        for bad in [&tree, &finding(FindingKind::Record, DomainId::MAIN, 7)] {
             let told = advice(&[(bad, Some(Kind::Regular))], BitmapRemedy::NotNeeded, false);
             assert!(told.contains("remove it, and move the copy") && !told.contains('|'), "{told}");
         }
