@@ -384,8 +384,17 @@ pub(crate) fn says(error: impl std::fmt::Display) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Makes a small store there, and gives what opens its device.
+    pub(crate) fn made_in(directory: &Path) -> impl Fn() -> Arc<FileDevice> {
+        let path = directory.join("s");
+        std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+        let device = move || Arc::new(FileDevice::open(&path, Access::ReadWrite).unwrap());
+        drop(create(device(), false, 0, Protection::Uniform).unwrap());
+        device
+    }
 
     #[test]
     fn bytes_of_pages_are_told_in_runs() {

@@ -148,7 +148,9 @@ fn run(path: &Path, rounds: usize, calls: u64) -> io::Result<()> {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let all: Vec<String> = std::env::args().collect();
+    // Behind the program's own name.
+    let arguments = all.get(1..).unwrap_or_default();
     let number = |index: usize, default: u64| arguments.get(index).map_or(Some(default), |text| text.parse().ok());
     let (Some(path), Some(rounds), Some(calls)) = (arguments.first(), number(1, 11), number(2, 4000)) else {
         eprintln!("in_flight: FILE [ROUNDS [CALLS]]: which file in a mount?");

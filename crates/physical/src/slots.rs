@@ -96,7 +96,8 @@ fn each<const N: usize>(
     for part in which.parts.each() {
         let (first, end) = (part * PART_BYTES / N, ((part + 1) * PART_BYTES).div_ceil(N));
         // The part before may have judged a slot that is longer than a part.
-        for (slot, bytes) in slots.iter().enumerate().take(end).skip(next.max(first)) {
+        let (from, last) = (next.max(first), end.min(slots.len()));
+        for (slot, bytes) in (from..).zip(slots.get(from..last).unwrap_or_default()) {
             judge(slot, bytes).map_err(|fault| Misfit { slot, fault })?;
         }
         next = next.max(end);

@@ -140,7 +140,8 @@ fn in_memory(
     let (page, scribble, bits) = loop {
         match flip_one(stack, request, (object, kind), when, part)? {
             Ok(flipped) => break flipped,
-            // Nothing tells when a reader has been answered.
+            // Nothing tells when a reader has let go of a page: readers, who are many, would have to look for a lab that waits, of which there is
+            // mostly none. So it looks again, for a second at most, in the thread of this one request.
             Err(FlipError::InUse) if Instant::now() < until => std::thread::sleep(LOOKED_EVERY),
             Err(error) => return Err(changed(&error)),
         }
@@ -279,20 +280,14 @@ fn struck(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::Settings;
-    use holdfast_block::{Access, FileDevice};
-    use holdfast_integrity::Protection;
+    use crate::stack::{Settings, tests::made_in};
     use holdfast_naming::{Access as Wanted, Create, Request};
-    use std::fs::File;
     use std::sync::mpsc;
 
     #[test]
     fn a_page_that_is_being_read_is_waited_for() {
         let directory = tempfile::tempdir().unwrap();
-        let store = directory.path().join("s");
-        File::create(&store).unwrap().set_len(16 << 20).unwrap();
-        let device = || Arc::new(FileDevice::open(&store, Access::ReadWrite).unwrap());
-        drop(crate::stack::create(device(), false, 0, Protection::Uniform).unwrap());
+        let device = made_in(directory.path());
         let settings = Settings { read_only: false, ..Settings::to_look() };
         let stack = Stack::open_watched(device(), &settings, &mut |_| {}).unwrap();
         let how = Create { mode: 0o600, exclusive: true, wanted: Wanted::WRITE, truncate: false };
@@ -316,7 +311,8 @@ mod tests {
             scope.spawn(|| {
                 let page = stack.cache.read(id, 0, 1).unwrap();
                 reading.send(()).unwrap();
-                // As long as a reader may take until it is answered; nothing can tell it that somebody waits.
+                // It must hold the page while the other one looks for the first time, and nothing tells that it has; were this too short, the page
+                // would be free at once, and the test pass without a wait, but never fail.
                 std::thread::sleep(20 * LOOKED_EVERY);
                 drop(page);
             });

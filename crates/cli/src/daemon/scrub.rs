@@ -286,19 +286,13 @@ fn named(stack: &Stack, findings: &[ScrubFinding]) -> Vec<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::Settings;
-    use holdfast_block::{Access, FileDevice};
-    use holdfast_integrity::Protection;
-    use std::fs::File;
+    use crate::stack::{Settings, tests::made_in};
 
     /// As each attempt at a remount does while all requests wait.
     #[test]
     fn a_scrub_that_moves_to_another_stack_writes_no_record_until_it_stops() {
         let directory = tempfile::tempdir().unwrap();
-        let store = directory.path().join("s");
-        File::create(&store).unwrap().set_len(16 << 20).unwrap();
-        let device = || Arc::new(FileDevice::open(&store, Access::ReadWrite).unwrap());
-        drop(crate::stack::create(device(), false, 0, Protection::Uniform).unwrap());
+        let device = made_in(directory.path());
         let stack = Arc::new(Stack::open_watched(device(), &Settings::to_look(), &mut |_| {}).unwrap());
         let path = directory.path().join("scrub-x.json");
         let file = Arc::new(RecordFile::open(path.clone()).unwrap());

@@ -78,36 +78,34 @@ struct Aim {
 fn aims() -> Vec<Aim> {
     let table = system_key(table_of(DomainId::MAIN));
     let attributes: fn(&Rig) -> Result<(), Error> = |rig| rig.module.attributes(object(FAR)).map(drop);
+    let leaf = || Aim {
+        kind: MetaKind::BlockTree,
+        of: object(2),
+        level: 2,
+        at: 64,
+        names: (object(2), 1, 1),
+        act: |rig| page(rig, object(2), 64),
+    };
+    let page_of_table = || Aim {
+        kind: MetaKind::SystemTree,
+        of: table,
+        level: 1,
+        at: 64 * (FAR / 8) as usize,
+        names: (table, 0, FAR / 8),
+        act: attributes,
+    };
     vec![
-        Aim {
-            kind: MetaKind::BlockTree,
-            of: object(2),
-            level: 2,
-            at: 64,
-            names: (object(2), 1, 1),
-            act: |rig| page(rig, object(2), 64),
-        },
+        leaf(),
         // Who writes there goes by it, too.
-        Aim {
-            kind: MetaKind::BlockTree,
-            of: object(2),
-            level: 2,
-            at: 64,
-            names: (object(2), 1, 1),
-            act: |rig| rig.write(2, 64),
-        },
+        Aim { act: |rig| rig.write(2, 64), ..leaf() },
         // And who takes it away.
         Aim {
-            kind: MetaKind::BlockTree,
-            of: object(2),
-            level: 2,
-            at: 64,
-            names: (object(2), 1, 1),
             act: |rig| {
                 let (epoch, ops) = (rig.module.epoch() + 1, vec![Op::Delete { id: ObjectId(2) }]);
                 rig.module.apply(&Batch { domain: DomainId::MAIN, epoch, ops })?;
                 rig.commit()
             },
+            ..leaf()
         },
         Aim {
             kind: MetaKind::BlockTree,
@@ -125,22 +123,8 @@ fn aims() -> Vec<Aim> {
             names: (object(2), 2, 0),
             act: |rig| page(rig, object(2), 0),
         },
-        Aim {
-            kind: MetaKind::SystemTree,
-            of: table,
-            level: 1,
-            at: 64 * (FAR / 8) as usize,
-            names: (table, 0, FAR / 8),
-            act: attributes,
-        },
-        Aim {
-            kind: MetaKind::SystemTree,
-            of: table,
-            level: 1,
-            at: 64 * (FAR / 8) as usize,
-            names: (table, 0, FAR / 8),
-            act: |rig| rig.write(FAR, 0).and_then(|()| rig.commit()),
-        },
+        page_of_table(),
+        Aim { act: |rig| rig.write(FAR, 0).and_then(|()| rig.commit()), ..page_of_table() },
     ]
 }
 
