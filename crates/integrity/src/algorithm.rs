@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::page::has_wide;
 use crate::rolling::{crc32c_each, crc64_each};
 use crate::sums::{xor64_copied, xor64_each, xxh3, xxh3_each};
 use crate::{Digest, Mismatch, PAGE_SIZE, crc32c, crc64, crc64_copied, fletcher256, xor64};
@@ -118,13 +119,17 @@ impl Algorithm {
         }
     }
 
-    /// Copies `from` to `to`, which is as long, and gives the checksum of what was read. A block of 4 KiB is read once for both under CRC-64 and
-    /// xor64, if the CPU can.
+    /// Copies `from`, which the processor's cache has, to `to`, which is as long and lies in memory, and gives the checksum of what was read.
+    ///
+    /// A processor without AVX-512 reads a block of 4 KiB once for both under CRC-64 and xor64. With AVX-512 it is summed first: multiplications that
+    /// take turns with stores wait for them. On a Zen 5 a block that goes anywhere in memory takes 219 ns so, 269 in one pass (CRC-64, `page_speed`).
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn sum_copied(self, from: &[u8], to: &mut [u8]) -> Checksum {
-        if let (Ok(from), Ok(to)) = (from.try_into(), (&mut *to).try_into()) {
+        if !has_wide()
+            && let (Ok(from), Ok(to)) = (from.try_into(), (&mut *to).try_into())
+        {
             match self {
                 Algorithm::Crc64Nvme => return Checksum::crc64(crc64_copied(from, to)),
                 Algorithm::Xor64 => return Checksum::from_number(self, xor64_copied(from, to)),

@@ -7,8 +7,8 @@ use crate::rolled::Rolled;
 use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
-    Fragment, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId, Transaction,
-    changing,
+    Fragment, FrameMut, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId,
+    Transaction, changing,
 };
 use std::ops::Range;
 
@@ -193,7 +193,7 @@ impl<'a> Staged<'a> {
         if sums.is_some_and(|sums| sums.len() != count) {
             return Err(Error::InvalidArgument("one checksum is needed for each block"));
         }
-        let mut fragments = Vec::with_capacity(count);
+        let mut filled = Vec::with_capacity(count);
         let mut bad = Vec::new();
         let mut frames = self.cache.frames(count)?.into_iter();
         if let Some(frame) = frames.as_slice().first() {
@@ -212,11 +212,7 @@ impl<'a> Staged<'a> {
                 None => Some(algorithm.sum_copied(piece, &mut frame[start..end])),
             };
             match checksum {
-                Some(checksum) => {
-                    let pin = frame.publish(checksum);
-                    fragments.push(Fragment { index, start: start as u16, end: end as u16, page: pin.page() });
-                    self.pins.push(pin);
-                }
+                Some(checksum) => filled.push((frame, checksum, index, start as u16..end as u16)),
                 None => bad.push(index),
             }
             (bytes, index, start, position) = (rest, index + 1, 0, position + 1);
@@ -225,6 +221,14 @@ impl<'a> Staged<'a> {
         if !bad.is_empty() {
             return Err(Error::Mismatch { object: id, blocks: bad });
         }
+        // All of them by now: publishing one waits for what has been stored to it, while the processor could go on with the next.
+        let publish = |(frame, checksum, index, part): (FrameMut, Checksum, PageIndex, Range<u16>)| {
+            let pin = frame.publish(checksum);
+            let page = pin.page();
+            self.pins.push(pin);
+            Fragment { index, start: part.start, end: part.end, page }
+        };
+        let fragments = filled.into_iter().map(publish).collect();
         self.ops.push(Op::Write { id, fragments, size_min });
         Ok(())
     }

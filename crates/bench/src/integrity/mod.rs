@@ -162,8 +162,8 @@ pub struct Plan {
     pub sample_mib: u64,
     /// Number of rounds, which is the number of pairs.
     pub rounds: u64,
-    /// Rounds that the pools of warm reads last before they are made anew. Where the kernel puts a pool makes some hundredths, which stay as
-    /// long as the pool does: at 1, each pair has pools of its own, and the interval has this in it.
+    /// Rounds that the pools of warm reads, and of writes other than through a mount, last before they are made anew. Where the kernel puts a pool makes
+    /// some hundredths, which stay as long as the pool does: at 1, each pair has pools of its own, and the interval has this in it.
     pub pool_rounds: u64,
     /// Seed of random orders and contents.
     pub seed: u64,
@@ -326,7 +326,7 @@ fn row<S: Subject>(
         let is_warmed = match work.action {
             Action::ReadWarm => round % plan.pool_rounds == 0,
             // A pool that nobody has touched costs a page fault for each page, once. A mount's was when the file was laid out.
-            Action::Write => round == 0 && !way.is_mounted(),
+            Action::Write => round % plan.pool_rounds == 0 && !way.is_mounted(),
             Action::ReadCold => false,
         };
         if is_warmed {
