@@ -7,7 +7,8 @@ use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
 use holdfast_object::{
-    Applied, Arena, Batch, Clock, DomainId, Epoch, Error, ObjectId, ObjectStore, Op, PageIndex, Result,
+    Applied, Arena, Batch, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, Place,
+    Result,
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -30,11 +31,13 @@ pub struct Recovered {
     pub lost: Vec<(ObjectId, PageIndex)>,
     /// Batches left out since they were not whole.
     pub batches_torn: u64,
+    /// Why the root directory is none, if so. Nothing in it can be named then, and the store takes no changes.
+    pub root_damage: Option<String>,
 }
 
 impl Cache {
     /// Opens the objects of `domain`. Replays the intent log unless the store is read-only; then what only the log has is
-    /// not seen.
+    /// not seen. A store whose root directory has no record that makes sense takes no changes, and nothing is written to it.
     pub fn open(
         store: Arc<dyn ObjectStore>,
         arena: Arc<Arena>,
@@ -42,8 +45,16 @@ impl Cache {
         domain: DomainId,
         options: Options,
     ) -> Result<(Cache, Recovered)> {
+        let root_damage = root_damage(&*store, domain)?;
+        if let Some(damage) = &root_damage {
+            let reason = format!("the root directory cannot be read ({damage})");
+            if store.status().read_only.is_none() {
+                tracing::error!(%reason, "the store takes no changes");
+            }
+            store.stop(&reason);
+        }
         let status = store.status();
-        let mut recovered = Recovered { from: status.epoch, ..Recovered::default() };
+        let mut recovered = Recovered { from: status.epoch, root_damage, ..Recovered::default() };
         let mut last = status.epoch;
         if status.read_only.is_none() {
             replay(&*store, &arena, &mut recovered, &mut |batch| store.apply(batch))?;
@@ -97,6 +108,24 @@ impl Cache {
         };
         Ok((cache, recovered))
     }
+}
+
+/// What is wrong with the record of a domain's root directory, if there is one.
+fn root_damage(store: &dyn ObjectStore, domain: DomainId) -> Result<Option<String>> {
+    let key = ObjectKey { domain, object: ObjectId::ROOT };
+    let error = match store.attributes(key) {
+        // It is made when the store is used for the first time.
+        Err(Error::NoObject(_)) => return Ok(None),
+        Ok(root) if root.kind == Kind::Directory => return Ok(None),
+        Ok(root) => {
+            let place =
+                Place { object: Some(key), device: store.status().devices.into_iter().next(), ..Place::default() };
+            Error::corrupt(place, "kind of the root directory", "a directory", format!("{:?}", root.kind))
+        }
+        Err(error @ (Error::Corrupt(_) | Error::Device(_))) => error,
+        Err(error) => return Err(error),
+    };
+    Ok(Some(error.to_string()))
 }
 
 fn writes_or_deletes(op: &Op, page: PageIndex) -> bool {
@@ -159,7 +188,7 @@ fn replay(
 mod tests {
     use super::*;
     use holdfast_block::MemoryDevice;
-    use holdfast_object::{Attributes, Class, Kind, LogBatch, ManualClock, Timestamp};
+    use holdfast_object::{Attributes, Class, LogBatch, ManualClock, Timestamp};
     use holdfast_physical::{CreateOptions, Module, OpenOptions};
 
     /// A store with a batch in its log.

@@ -47,9 +47,12 @@ pub(crate) struct StoreReport {
     /// Why no changes are taken, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_only: Option<String>,
-    /// Changes are not taken because a device failed.
+    /// Changes are not taken because a device or the memory failed, or something in the store is wrong.
     #[serde(default)]
     pub(crate) latched: bool,
+    /// Of these, that something was wrong with it when it was mounted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) stopped_at_opening: bool,
     #[serde(flatten)]
     pub(crate) figures: Option<Figures>,
     /// The page pool of a mount.
@@ -379,6 +382,7 @@ impl StoreReport {
             mounted_on: mounted_on.map(|directory| directory.display().to_string()),
             read_only: None,
             latched: false,
+            stopped_at_opening: false,
             figures: None,
             cache: None,
             flashlog: None,

@@ -68,6 +68,8 @@ pub(crate) struct Stack {
     pub(crate) recovered: Recovered,
     /// The store had been closed in order before this.
     pub(crate) was_clean: bool,
+    /// Something was wrong with it when it was opened for changes, and it takes none.
+    pub(crate) is_stopped: bool,
 }
 
 impl Stack {
@@ -125,7 +127,8 @@ impl Stack {
         let options =
             holdfast_naming::Options { enforce: Enforce::Outside, atime, no_directory_atime, seed, unaudited };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options).with_snapshots(cache.clone()));
-        Ok(Stack { module, cache, namespace, recovered, was_clean })
+        let is_stopped = !settings.read_only && cache.status().read_only.is_some();
+        Ok(Stack { module, cache, namespace, recovered, was_clean, is_stopped })
     }
 
     /// Makes the root directory, which belongs to the calling user, if there is none.

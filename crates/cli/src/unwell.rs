@@ -13,7 +13,7 @@ pub(crate) enum Unwell {
     NotServed,
     /// Its root directory cannot be read.
     RootDamaged,
-    /// It takes no changes, as a device or the memory failed.
+    /// It takes no changes, as a device or the memory failed, or something in it is wrong.
     Latched,
     /// It is on a Flashlog whose devices are not all in order: a failure now may lose what was answered.
     NotProtected,
@@ -85,6 +85,10 @@ impl StoreReport {
             Unwell::RootDamaged => format!(
                 "ROOT DIRECTORY: copy what can be read by paths that are known, and what snapshots have ({target}/.holdfast/snapshots); then \
                  holdfast unmount {target}, and holdfast check {store} says what is damaged"
+            ),
+            Unwell::Latched if self.stopped_at_opening => format!(
+                "READ-ONLY, as something was wrong with the store when it was mounted: copy what is needed; then holdfast unmount {target}, and \
+                 holdfast check {store} says what is damaged, and what mends it"
             ),
             Unwell::Latched => format!(
                 "READ-ONLY: what was synced is not lost; if a device failed, copy what is needed as long as it can be read, and look at it \
@@ -216,6 +220,17 @@ mod tests {
                 },
                 "write failed at block 9",
                 "holdfast unmount /m",
+            ),
+            (
+                Unwell::Latched,
+                StoreReport {
+                    latched: true,
+                    stopped_at_opening: true,
+                    read_only: Some("the root directory cannot be read".into()),
+                    ..mounted(Condition::Mounted)
+                },
+                "the root directory cannot be read",
+                "copy what is needed; then holdfast unmount /m, and holdfast check /s",
             ),
             (Unwell::NotProtected, on_flashlog(false), "NOT PROTECTED", "holdfast flashlog backup /m"),
             (Unwell::NotProtected, on_flashlog(true), "NOT PROTECTED", "holdfast flashlog attach /m"),

@@ -250,6 +250,10 @@ impl ObjectStore for Logical {
         self.first().grow(blocks)
     }
 
+    fn stop(&self, reason: &str) {
+        self.modules.iter().for_each(|module| module.stop(reason));
+    }
+
     fn close(&self) -> Result<()> {
         self.modules.iter().try_for_each(|module| module.close())
     }

@@ -283,6 +283,9 @@ pub trait ObjectStore: Send + Sync {
     /// `prepare` and `publish`.
     fn grow(&self, blocks: u64) -> Result<u64>;
 
+    /// No changes are taken from now on, for this reason, as after a failed write. If none were taken before, the first reason counts.
+    fn stop(&self, reason: &str);
+
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
 }

@@ -542,6 +542,10 @@ impl ObjectStore for Module {
         self.grow_to(blocks)
     }
 
+    fn stop(&self, reason: &str) {
+        self.disk().latch(reason.to_string());
+    }
+
     fn close(&self) -> Result<()> {
         self.publish_clean()
     }

@@ -472,11 +472,12 @@ impl State {
         let status = StoreStatus { space: stack.cache.space_expected(), ..stack.status() };
         let mut report = StoreReport::bare(store, Condition::Mounted, Some(directory));
         // Not looked at without a reason: whoever changes the root may be waiting for the device.
-        if status.unrepaired > 0 {
+        if status.unrepaired > 0 || stack.recovered.root_damage.is_some() {
             report.root_damage = stack.namespace.root_damage().map(|error| error.to_string());
         }
         let down = self.down.get().map(|reason| reason.to_string());
         let asked_for = down.is_none() && options.flags.read_only;
+        report.stopped_at_opening = down.is_none() && !asked_for && stack.is_stopped;
         report.read_only = match asked_for {
             true => Some("mounted with the option ro".into()),
             false => down.or_else(|| cache.read_only.clone()).or_else(|| status.read_only.clone()),

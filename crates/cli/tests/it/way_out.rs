@@ -1,7 +1,8 @@
 //! Damage that leaves nothing to go on from is told as what it is, and there is a way out.
 
-use crate::rig::{Rig, fuse};
-use std::fs;
+use crate::rig::{Rig, fingerprint, fuse};
+use std::fs::{self, File};
+use std::io::Write;
 
 /// Strikes these bytes of the list of snapshots in memory, unseen, and has the block written. Unmounts.
 fn struck_list(offset: usize) -> Rig {
@@ -60,6 +61,8 @@ fn a_mount_that_stops_as_a_snapshot_is_damaged_says_so_and_what_mends_it() {
     for part in ["READ-ONLY", "holdfast check", "system object #19", "block", "in slot 0: expected 0 or 1"] {
         assert!(mounted.err.contains(part), "{part}: {mounted:?}");
     }
+    let status = rig.run(["status", "m"]).exits(3).out;
+    assert!(status.contains("something was wrong with the store") && !status.contains("smartctl"), "{status}");
     assert_eq!(fs::read_to_string(rig.path("m/f")).unwrap(), "third");
     assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/second/f")).unwrap(), "second");
     rig.run(["unmount", "m"]).exits(0);
@@ -71,6 +74,55 @@ fn a_mount_that_stops_as_a_snapshot_is_damaged_says_so_and_what_mends_it() {
     assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/second/f")).unwrap(), "second");
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["check", "s"]).exits(0);
+}
+
+/// Strikes the kind of the root directory's record in memory, unseen, and has the block written. Unmounts.
+fn struck_root(kind: &str) -> Rig {
+    let rig = Rig::new();
+    let mount = rig.lab("epoch=60000");
+    fs::write(mount.join("f"), "kept").unwrap();
+    rig.run(["snapshot", "create", "m", "kept"]).exits(0);
+    let mut file = File::options().append(true).open(mount.join("f")).unwrap();
+    // The second record of the block.
+    let words =
+        "--memory=clean --kind object-table --object 0:16 --level 0 --index 0 --offset 512 --pattern keep-all --bytes";
+    rig.run(["inject", "m"].into_iter().chain(words.split_whitespace()).chain([kind])).exits(0);
+    file.write_all(b" and more").unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    drop(file);
+    rig.run(["unmount", "m"]).exits(0);
+    rig
+}
+
+#[test]
+fn a_store_whose_root_directory_has_no_record_is_mounted_as_it_is() {
+    if !fuse() {
+        return;
+    }
+    // No kind at all; a file's.
+    for (kind, what) in
+        [("09", "kind of object record: expected a known one"), ("01", "expected a directory, got Regular")]
+    {
+        let rig = struck_root(kind);
+        let before = fingerprint(&rig.path("s"));
+        for options in [&[][..], &["-o", "ro"]] {
+            let is_asked_for = !options.is_empty();
+            let mounted = rig.run(["mount", "s", "m"].iter().chain(options)).exits(if is_asked_for { 0 } else { 3 });
+            for part in ["READ-ONLY", "the root directory cannot be read", "object 1:1", "/s", what, "holdfast check"] {
+                assert!(is_asked_for || mounted.err.contains(part), "{kind}, {part}: {mounted:?}");
+            }
+            let status = rig.run(["status", "m"]).exits(3).out;
+            for part in ["ROOT DIRECTORY", "process ", "/.holdfast/snapshots"] {
+                assert!(status.contains(part), "{kind}, {part}: {status}");
+            }
+            let stopped = "READ-ONLY, as something was wrong with the store when it was mounted";
+            assert!(is_asked_for || status.contains(stopped) && !status.contains("smartctl"), "{kind}: {status}");
+            assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/kept/f")).unwrap(), "kept", "{kind}");
+            rig.run(["unmount", "m"]).exits(0);
+        }
+        assert_eq!(fingerprint(&rig.path("s")), before, "{kind}: nothing is written");
+        assert!(rig.run(["check", "s"]).exits(4).out.contains("make a new store"), "{kind}");
+    }
 }
 
 /// A store with a snapshot, and damage to all copies of a block of this kind.

@@ -323,6 +323,10 @@ impl ObjectStore for Between {
         self.module.grow(blocks)
     }
 
+    fn stop(&self, reason: &str) {
+        self.module.stop(reason);
+    }
+
     fn close(&self) -> Result<()> {
         self.module.close()
     }

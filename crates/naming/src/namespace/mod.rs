@@ -188,8 +188,7 @@ impl Namespace {
     /// Makes the root directory if there is none. Gives whether it did.
     pub fn initialise(&self, uid: u32, gid: u32, mode: u16) -> Result<bool> {
         match self.cache.attributes(ObjectId::ROOT) {
-            Ok(root) if root.kind == Kind::Directory => return Ok(false),
-            Ok(_) => return Err(Error::NotDirectory(ObjectId::ROOT)),
+            Ok(root) => return check_root(ObjectId::ROOT, &root).map(|()| false),
             Err(object::Error::NoObject(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -228,6 +227,9 @@ impl Namespace {
             return self.virtual_attributes(id);
         }
         let attributes = self.cache.attributes(id)?;
+        if id.live() == ObjectId::ROOT {
+            check_root(id, &attributes)?;
+        }
         // Objects with extended attributes have no name and are nobody's to name.
         if attributes.kind == Kind::Xattr { Err(Error::Stale(id)) } else { Ok(attributes) }
     }
@@ -384,5 +386,16 @@ impl Namespace {
             }
         }
         damage.map_or(Ok(count), Err)
+    }
+}
+
+/// Whether these can be attributes of a root directory.
+///
+/// # Errors
+/// They are of something else.
+fn check_root(id: ObjectId, attributes: &Attributes) -> Result<()> {
+    match attributes.kind {
+        Kind::Directory => Ok(()),
+        _ => Err(Error::CorruptTree { object: id, what: "the root is no directory" }),
     }
 }
