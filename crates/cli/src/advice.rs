@@ -27,6 +27,7 @@ enum Remedy {
     RepairAfterReplay,
     Replay,
     WriteAgain,
+    WriteAgainAndRepair,
     CopyAndRemove,
     MakeAnew,
     MoveAside,
@@ -93,10 +94,17 @@ impl Found<'_> {
                 "to mend a file: write the bytes named, or all of it, again from a backup; the rest of it is good".into(),
             ),
             (
+                Remedy::WriteAgainAndRepair,
+                "to mend a file of which a block above its pages cannot be read: write the bytes named, or all of it, again from a backup; the first \
+                 of them that is written makes that block anew, and the others are lost pages from then on. Then, unmounted, holdfast check --repair \
+                 frees what is left"
+                    .into(),
+            ),
+            (
                 Remedy::CopyAndRemove,
-                "to mend a file whose tree of blocks is damaged, or that has bytes behind its end: copy what can be read of it (dd \
-                 conv=noerror,sync), remove it, and move the copy to its place; what is written to the pages under a tree block that cannot be \
-                 read is not stored. Then, unmounted, holdfast check --repair frees what is left"
+                "to mend a file whose tree of blocks is damaged further up, or that has bytes behind its end: copy what can be read of it (dd \
+                 conv=noerror,sync), remove it, and move the copy to its place; what is written under a block further up that cannot be read is \
+                 not stored, and fsync says so. Then, unmounted, holdfast check --repair frees what is left"
                     .into(),
             ),
             (
@@ -153,7 +161,8 @@ impl Found<'_> {
                 _ if finding.place.object.is_some_and(|key| key.object == ObjectId::ROOT) => Remedy::NewRoot,
                 Some(Kind::Directory) => Remedy::MoveAside,
                 Some(Kind::Symlink | Kind::Xattr) => Remedy::MakeAnew,
-                _ if finding.place.level > Some(0) => Remedy::CopyAndRemove,
+                _ if finding.place.level > Some(1) => Remedy::CopyAndRemove,
+                _ if finding.place.level == Some(1) => Remedy::WriteAgainAndRepair,
                 _ => Remedy::WriteAgain,
             },
             // Bytes behind its end.
@@ -275,15 +284,25 @@ mod tests {
         }
     }
 
-    /// What is written under a tree block that cannot be read is not stored, and bytes behind the end of a file concern that file alone.
+    /// The block above pages is made anew with what is written; what is written under one further up is not stored. Bytes behind the end of a file concern
+    /// that file alone.
     #[test]
-    fn a_file_whose_tree_is_damaged_is_copied_and_removed() {
-        let mut tree = finding(FindingKind::Unreadable, DomainId::MAIN, 7);
-        tree.place.level = Some(1);
-        for bad in [&tree, &finding(FindingKind::Record, DomainId::MAIN, 7)] {
-            let told = advice(&[(bad, Some(Kind::Regular))], BitmapRemedy::NotNeeded, false);
+    fn a_file_whose_tree_is_damaged_is_written_again_or_copied_and_removed() {
+        let tree = |level| {
+            let mut tree = finding(FindingKind::Unreadable, DomainId::MAIN, 7);
+            tree.place.level = Some(level);
+            tree
+        };
+        let told = |bad: &Finding| advice(&[(bad, Some(Kind::Regular))], BitmapRemedy::NotNeeded, false);
+        for bad in [&tree(2), &tree(3), &finding(FindingKind::Record, DomainId::MAIN, 7)] {
+            let told = told(bad);
             assert!(told.contains("remove it, and move the copy") && !told.contains('|'), "{told}");
         }
+        let told = told(&tree(1));
+        assert!(
+            told.contains("write the bytes named") && told.contains("check --repair frees") && !told.contains('|'),
+            "{told}"
+        );
     }
 
     /// The one copy that can be put right is another block's.

@@ -591,7 +591,10 @@ impl Report for StoreReport {
                 let pages = count(cache.pages_bad, "page", "pages");
                 rows.push((
                     "NOT STORED",
-                    format!("{pages} went bad in memory; errors until written again; `holdfast sync` has the log name the files"),
+                    format!(
+                        "{pages} went bad in memory, or could not be put into a damaged file; errors until written again; `holdfast sync` has \
+                         the log name the files"
+                    ),
                 ));
                 rows.extend(self.not_stored.iter().flat_map(NotStored::lines).map(|line| ("", line)));
             }

@@ -143,7 +143,7 @@ impl Module {
                 continue;
             }
             let key = ObjectKey { domain: batch.domain, object: op.target() };
-            match self.probe_op(batch.domain, op) {
+            match self.clear_way(batch.domain, batch.epoch, op) {
                 Ok(()) => {}
                 Err(error) if is_damage(&error) => {
                     tracing::error!(%key, %error, op = op_name(op), "passed over: a tree block cannot be read");
@@ -284,7 +284,9 @@ impl Module {
             }
             Op::Adopt { pages, size_min, .. } => self.adopt(key, epoch, pages, *size_min, applied),
             Op::Lose { pages, side, .. } => self.change(key, epoch, |trees, record| {
+                // Those under a block that cannot be read are as good as lost.
                 let unreadable = trees.unreadable_leaves(&self.base, key, record, pages.iter().copied())?;
+                let unreadable: Vec<_> = unreadable.into_iter().map(|(leaf, _)| leaf).collect();
                 let pages = pages.iter().filter(|page| !is_under(&unreadable, **page));
                 let lost: Vec<_> = pages.map(|&page| (page, BlockPointer::lost(epoch, *side))).collect();
                 trees.put_pages(&self.base, key, record, &lost)
@@ -324,7 +326,7 @@ impl Module {
 
     /// Changes an object under the lock; its record is written back also when something failed, since its tree may have
     /// grown.
-    fn change<R>(
+    pub(crate) fn change<R>(
         &self,
         key: ObjectKey,
         epoch: Epoch,
@@ -401,7 +403,7 @@ impl Module {
         }
         self.change(key, epoch, |trees, record| {
             let indices = fragments.iter().map(|fragment| fragment.index);
-            let unreadable = trees.unreadable_leaves(&self.base, key, record, indices)?;
+            let unreadable = trees.renew_leaves(&self.base, key, record, indices)?;
             pages.retain(|(page, _)| !is_under(&unreadable, *page));
             self.put_or_reject(trees, key, record, &mut pages)?;
             record.attributes.size = record.attributes.size.max(size_min);
@@ -449,7 +451,7 @@ impl Module {
         applied: &mut Applied,
     ) -> Result<()> {
         self.change(key, epoch, |trees, record| {
-            let unreadable = trees.unreadable_leaves(&self.base, key, record, pages.iter().map(|(page, _)| *page))?;
+            let unreadable = trees.renew_leaves(&self.base, key, record, pages.iter().map(|(page, _)| *page))?;
             let (rejected, pages): (Vec<_>, Vec<_>) =
                 pages.iter().copied().partition(|(page, _)| is_under(&unreadable, *page));
             let mut blocks: Vec<u64> = pages.iter().map(|(_, placement)| placement.address).collect();

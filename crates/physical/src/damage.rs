@@ -1,15 +1,18 @@
 //! Damage of one object costs that object only.
 //!
 //! A tree block of which no copy can be read is damage of its object. It is looked for before an operation changes
-//! anything: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]); an operation that
-//! has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it.
+//! anything. If it is one above pages, and the operation stores some of these or cuts them off, it is made anew: its other pages are lost. Of higher
+//! blocks too much would be: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]; nothing of them gets into
+//! the intent log), and an operation that has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it.
 
 use crate::base::Base;
-use crate::format::{PAGES_MAX, POINTERS, Record};
+use crate::format::blockptr::PointerKind;
+use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record};
 use crate::meta_block::NodeKey;
 use crate::module::Module;
-use crate::tree::{Trees, span};
-use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result};
+use crate::named::OnDevice;
+use crate::tree::{Path, Trees, span};
+use holdfast_object::{DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result, Side};
 
 /// Whether the error says that a tree block of an object of a domain cannot be read.
 pub(crate) fn is_damage(error: &Error) -> bool {
@@ -86,16 +89,37 @@ impl Trees {
         Ok(())
     }
 
-    /// The lowest tree blocks, by number, above any of the pages (ascending) that cannot be read; they are logged.
+    /// Makes the lowest tree blocks above any of the pages (ascending) anew that cannot be read. Those, by number, that cannot be made anew either; they
+    /// are logged.
+    pub(crate) fn renew_leaves(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        pages: impl Iterator<Item = PageIndex>,
+    ) -> Result<Vec<u64>> {
+        let mut left = Vec::new();
+        for (leaf, error) in self.unreadable_leaves(base, key, record, pages)? {
+            if !self.renew_leaf(base, key, record, leaf, &error)? {
+                left.push((leaf, error));
+            }
+        }
+        if let Some((_, error)) = left.first() {
+            let blocks = left.len();
+            tracing::error!(%key, %error, blocks, "pages under tree blocks that cannot be read are left as they are");
+        }
+        Ok(left.into_iter().map(|(leaf, _)| leaf).collect())
+    }
+
+    /// The lowest tree blocks, by number, above any of the pages (ascending) that cannot be read.
     pub(crate) fn unreadable_leaves(
         &self,
         base: &Base,
         key: ObjectKey,
         record: &Record,
         pages: impl Iterator<Item = PageIndex>,
-    ) -> Result<Vec<u64>> {
+    ) -> Result<Vec<(u64, Error)>> {
         let mut unreadable = Vec::new();
-        let mut first_error = None;
         let mut last = None;
         for leaf in pages.map(|page| page / POINTERS) {
             if last.replace(leaf) == Some(leaf) || self.dirty.contains_key(&NodeKey::new(key, 1, leaf)) {
@@ -103,25 +127,119 @@ impl Trees {
             }
             match self.node(base, key, record, 1, leaf) {
                 Ok(_) => {}
-                Err(error) if is_damage(&error) => {
-                    unreadable.push(leaf);
-                    first_error = first_error.or(Some(error));
-                }
+                Err(error) if is_damage(&error) => unreadable.push((leaf, error)),
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = first_error {
-            let blocks = unreadable.len();
-            tracing::error!(%key, %error, blocks, "pages under tree blocks that cannot be read are left as they are");
-        }
         Ok(unreadable)
+    }
+
+    /// Makes a lowest tree block anew that cannot be read (`error`): what it named is not known, so the pages that the object may have there are lost,
+    /// and their blocks stay in use for `check` to find. What would be behind the end of the object is zeros, so that is holes. Whether it was made: not
+    /// if a block above it cannot be read, nor unless the device has this pointer in the same place, as it may have gone bad in memory.
+    fn renew_leaf(
+        &mut self,
+        base: &Base,
+        key: ObjectKey,
+        record: &mut Record,
+        leaf: u64,
+        error: &Error,
+    ) -> Result<bool> {
+        let Path { node, pointer, .. } = match self.path_to(base, key, record, 1, leaf) {
+            Ok(Some(path)) if path.pointer.is_stored() => path,
+            Err(error) if !is_damage(&error) => return Err(error),
+            _ => return Ok(false),
+        };
+        if !self.is_named(base, &OnDevice::new(&base.disk), node, &pointer)? {
+            return Ok(false);
+        }
+        if record.levels > 1 {
+            self.make_dirty(base, key, record, 2, leaf / POINTERS)?;
+        }
+        self.put_dirty(base, record, node, base.new_block(node), &pointer);
+        let pages = record.attributes.size.div_ceil(PAGE_SIZE as u64).min(record.page_bound);
+        let lost = BlockPointer::lost(self.building, Side::Device);
+        let pages = pages.saturating_sub(leaf * POINTERS).min(POINTERS);
+        for slot in 0..pages as usize {
+            self.dirty_mut(node).put_pointer(slot, &lost);
+        }
+        tracing::error!(
+            %key, %error, first = leaf * POINTERS, pages,
+            "a tree block that cannot be read is made anew: pages under it are lost until they are written again"
+        );
+        match self.pages_under(base, key, record.levels, 0, &record.root) {
+            Ok(stored) => {
+                let told = std::mem::replace(&mut record.attributes.blocks, stored);
+                self.audit.pages_left(key, told.wrapping_sub(stored));
+                Ok(true)
+            }
+            // It is known when that can be read, too.
+            Err(error) if is_damage(&error) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How many pages are stored under a block of `level`, which is number `index` in it.
+    fn pages_under(&self, base: &Base, key: ObjectKey, level: u8, index: u64, pointer: &BlockPointer) -> Result<u64> {
+        if level == 0 || pointer.is_hole() {
+            return Ok(u64::from(pointer.kind == PointerKind::Data));
+        }
+        let block = self.fetch_now(base, NodeKey::new(key, level, index), pointer)?;
+        let below = (0..POINTERS).map(|slot| (index * POINTERS + slot, block.pointer(slot as usize)));
+        below.map(|(index, pointer)| self.pages_under(base, key, level - 1, index, &pointer)).sum()
     }
 }
 
 impl Module {
+    /// [`Module::probe_op`], and lowest tree blocks of the target that cannot be read are made anew.
+    pub(crate) fn clear_way(&self, domain: DomainId, epoch: Epoch, op: &Op) -> Result<()> {
+        let key = ObjectKey { domain, object: op.target() };
+        loop {
+            let error = match self.probe_op(domain, op) {
+                Err(error) if is_damage(&error) => error,
+                outcome => return outcome,
+            };
+            let Error::Corrupt(corruption) = &error else { return Err(error) };
+            let place = &corruption.place;
+            let leaf = place.index.filter(|_| place.object == Some(key) && place.level == Some(1));
+            let Some(leaf) = leaf else { return Err(error) };
+            // Each is changed from then on, and so can be read.
+            if !self.change(key, epoch, |trees, record| trees.renew_leaf(&self.base, key, record, leaf, &error))? {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Whether the pages of a log batch can get into the trees with the next recovery point, as far as what is read for that is more than the lowest
+    /// tree blocks, which can be made anew.
+    pub(crate) fn have_places(&self, batch: &LogBatch) -> Result<bool> {
+        let trees = self.trees();
+        for op in &batch.ops {
+            let mut pages: Vec<PageIndex> = match op {
+                Op::Write { fragments, .. } => fragments.iter().map(|fragment| fragment.index).collect(),
+                Op::Adopt { pages, .. } => pages.iter().map(|(index, _)| *index).collect(),
+                _ => continue,
+            };
+            let key = ObjectKey { domain: batch.domain, object: op.target() };
+            let Some(record) = trees.find(&self.base, key)?.filter(|record| record.levels > 1) else { continue };
+            pages.dedup_by_key(|page| *page / span(2));
+            for page in pages {
+                match trees.node(&self.base, key, &record, 2, page / span(2)) {
+                    Ok(_) => {}
+                    Err(error) if is_damage(&error) => {
+                        tracing::error!(%key, page, %error, "not logged: a tree block cannot be read");
+                        return Ok(false);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads the tree blocks that an operation has to go through as a whole: `Err` if one of them cannot be read, and
     /// nothing has changed.
-    pub(crate) fn probe_op(&self, domain: DomainId, op: &Op) -> Result<()> {
+    fn probe_op(&self, domain: DomainId, op: &Op) -> Result<()> {
         const PAGE: u64 = PAGE_SIZE as u64;
         let trees = self.trees();
         let find = |object: ObjectId| {

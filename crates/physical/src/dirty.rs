@@ -5,7 +5,8 @@ use crate::base::{Base, LOOK_AGAIN_MS};
 use crate::format::BlockPointer;
 use crate::guarded::Destination;
 use crate::meta_block::{NodeKey, OwnedBlock};
-use holdfast_object::{Epoch, Result};
+use crate::tree::{Change, Trees};
+use holdfast_object::{DomainId, Epoch, Result};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A block that the epoch being built has changed.
@@ -57,5 +58,29 @@ impl Dirty {
     /// It has been verified.
     pub(crate) fn checked(&self, now_ms: u32) {
         self.checked_ms.store(now_ms, Ordering::Relaxed);
+    }
+}
+
+impl Trees {
+    /// Asserts the invariants that hold between any two operations.
+    pub(crate) fn check(&self) {
+        for key in self.dirty.keys() {
+            let object = key.object_key();
+            let record = match object.domain {
+                DomainId::SYSTEM => &self.system[&key.object],
+                _ => match &self.changed[&object] {
+                    Change::Present(record) => record,
+                    Change::Deleted => panic!("{key:?} is dirty, its object deleted"),
+                },
+            };
+            let pointer = if key.level == record.levels {
+                assert_eq!(key.index, 0);
+                record.root
+            } else {
+                let (parent, slot) = key.parent();
+                self.dirty[&parent].block.pointer(slot)
+            };
+            assert_eq!(pointer, BlockPointer::PENDING, "{key:?}");
+        }
     }
 }

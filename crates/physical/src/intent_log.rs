@@ -136,6 +136,10 @@ impl Module {
     pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
         self.disk().check_writable()?;
         self.fall_into_ambush(Moment::Appending);
+        if !self.have_places(batch)? {
+            // The recovery point cannot have all of them either, but who waits is told which.
+            return Ok(false);
+        }
         let mut log = self.log.lock();
         let Gist { store, epoch: last, .. } = self.sealed.gist(self.disk())?;
         if batch.epoch <= last {

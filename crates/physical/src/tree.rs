@@ -70,9 +70,9 @@ pub(crate) struct Trees {
 }
 
 /// Where a block is.
-struct Path {
-    node: NodeKey,
-    pointer: BlockPointer,
+pub(crate) struct Path {
+    pub(crate) node: NodeKey,
+    pub(crate) pointer: BlockPointer,
     /// The block above it, if that is not the record.
     above: Option<Arc<MetaBlock>>,
 }
@@ -221,7 +221,14 @@ impl Trees {
 
     /// The way to a block; `None` if there is no such block. Another pointer that has gone bad in memory leads to a block that does
     /// not match; a hole leads nowhere, so it is believed only of a block that has been verified just now.
-    fn path_to(&self, base: &Base, key: ObjectKey, record: &Record, level: u8, index: u64) -> Result<Option<Path>> {
+    pub(crate) fn path_to(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        level: u8,
+        index: u64,
+    ) -> Result<Option<Path>> {
         if record.levels < level || index >= span(record.levels - level) {
             return Ok(None);
         }
@@ -381,24 +388,39 @@ impl Trees {
         loop {
             let node = NodeKey::new(key, at, index / span(at - level));
             if !self.dirty.contains_key(&node) {
-                let above = if at == record.levels { None } else { Some(node.parent()) };
-                let pointer = match above {
-                    None => record.root,
-                    Some((parent, slot)) => self.dirty[&parent].block.pointer(slot),
+                let pointer = if at == record.levels {
+                    record.root
+                } else {
+                    let (parent, slot) = node.parent();
+                    self.dirty[&parent].block.pointer(slot)
                 };
                 let block =
                     if pointer.is_hole() { base.new_block(node) } else { copy_to_change(self, base, node, &pointer)? };
-                self.give_up(base, key, &pointer, false);
-                self.insert_dirty(base, node, block, pointer);
-                match above {
-                    None => record.root = BlockPointer::PENDING,
-                    Some((parent, slot)) => self.dirty_mut(parent).put_pointer(slot, &BlockPointer::PENDING),
-                }
+                self.put_dirty(base, record, node, block, &pointer);
             }
             if at == level {
                 return Ok(());
             }
             at -= 1;
+        }
+    }
+
+    /// Puts a dirty block into the place of the one that `pointer` names, below a dirty one or the record.
+    pub(crate) fn put_dirty(
+        &mut self,
+        base: &Base,
+        record: &mut Record,
+        node: NodeKey,
+        block: OwnedBlock,
+        pointer: &BlockPointer,
+    ) {
+        self.give_up(base, node.object_key(), pointer, false);
+        self.insert_dirty(base, node, block, *pointer);
+        if node.level == record.levels {
+            record.root = BlockPointer::PENDING;
+        } else {
+            let (parent, slot) = node.parent();
+            self.dirty_mut(parent).put_pointer(slot, &BlockPointer::PENDING);
         }
     }
 
@@ -767,27 +789,5 @@ impl Trees {
             }
         }
         self.give_up(base, key, pointer, false);
-    }
-
-    /// Asserts the invariants that hold between any two operations.
-    pub(crate) fn check(&self) {
-        for key in self.dirty.keys() {
-            let object = key.object_key();
-            let record = match object.domain {
-                DomainId::SYSTEM => &self.system[&key.object],
-                _ => match &self.changed[&object] {
-                    Change::Present(record) => record,
-                    Change::Deleted => panic!("{key:?} is dirty, its object deleted"),
-                },
-            };
-            let pointer = if key.level == record.levels {
-                assert_eq!(key.index, 0);
-                record.root
-            } else {
-                let (parent, slot) = key.parent();
-                self.dirty[&parent].block.pointer(slot)
-            };
-            assert_eq!(pointer, BlockPointer::PENDING, "{key:?}");
-        }
     }
 }

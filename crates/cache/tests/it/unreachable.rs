@@ -1,4 +1,4 @@
-//! A tree block of one file cannot be read from either copy: what lies under it is an error, all else goes on.
+//! A tree block of one file cannot be read from either copy: what lies under it is an error until it is written again, all else goes on.
 
 use crate::rig::{Rig, pattern};
 use holdfast_object::*;
@@ -10,6 +10,30 @@ const PAGES: usize = 100;
 
 /// A store with a file whose first leaf is damaged in both copies, that file, and a whole one.
 fn rig() -> (Rig, ObjectId, ObjectId) {
+    // Without the leaf the first page is gone and the last is not.
+    damaged(|rig, broken| is_unreadable(rig, broken, 0) && !is_unreadable(rig, broken, PAGES as u64 - 1))
+}
+
+/// The same, and it is the block above its leaves.
+fn damaged_root() -> (Rig, ObjectId) {
+    let gone = |rig: &Rig, broken, page| {
+        let read = rig.cache.read(broken, page, 1);
+        matches!(&read, Err(Error::Corrupt(why)) if why.place.level == Some(2) && why.place.object == Some(key(broken)))
+    };
+    let (rig, broken, _) = damaged(|rig, broken| gone(rig, broken, 0));
+    (rig, broken)
+}
+
+fn key(object: ObjectId) -> ObjectKey {
+    ObjectKey { domain: DomainId::MAIN, object }
+}
+
+fn is_unreadable(rig: &Rig, id: ObjectId, page: u64) -> bool {
+    matches!(rig.cache.read(id, page, 1), Err(Error::Corrupt(_)))
+}
+
+/// A store with a file of which a block of its tree is damaged in both copies, so that this `is` so, that file, and a whole one.
+fn damaged(is: impl Fn(&Rig, ObjectId) -> bool) -> (Rig, ObjectId, ObjectId) {
     let rig = Rig::new(2048);
     let (broken, whole) = (rig.create(Kind::Regular), rig.create(Kind::Regular));
     rig.write(broken, 0, &pattern(1, PAGES * PAGE_SIZE)).unwrap();
@@ -21,7 +45,7 @@ fn rig() -> (Rig, ObjectId, ObjectId) {
     for (at, block) in device.snapshot().chunks(PAGE_SIZE).enumerate() {
         copies.entry(block.to_vec()).or_default().push(at as u64);
     }
-    // Metadata is what is there twice. The leaf is the pair without which the first page is gone and the last is not.
+    // Metadata is what is there twice.
     let pairs = copies.into_values().filter(|at| at.len() == 2);
     for pair in pairs {
         let hurt = holdfast_block::MemoryDevice::from_bytes(&device.snapshot());
@@ -32,12 +56,11 @@ fn rig() -> (Rig, ObjectId, ObjectId) {
         let Ok(rig) = catch_unwind(AssertUnwindSafe(|| Rig::open_through(hurt.clone(), hurt.clone()))) else {
             continue;
         };
-        let first = rig.cache.read(broken, 0, 1);
-        if matches!(first, Err(Error::Corrupt(_))) && rig.cache.read(broken, PAGES as u64 - 1, 1).is_ok() {
+        if is(&rig, broken) {
             return (rig, broken, whole);
         }
     }
-    panic!("no leaf found");
+    panic!("no such block found");
 }
 
 fn page(rig: &Rig, id: ObjectId, index: usize) -> Result<Vec<u8>> {
@@ -53,34 +76,70 @@ fn new_pages(rig: &Rig, broken: ObjectId, whole: ObjectId) {
     rig.write(whole, 0, b"WHOLE").unwrap();
 }
 
-fn only_the_page_is_missing(rig: &Rig, broken: ObjectId, whole: ObjectId) {
-    assert!(page(rig, broken, 3).is_err(), "neither the new bytes nor zeroes");
+fn what_was_written_is_there(rig: &Rig, broken: ObjectId, whole: ObjectId) {
+    assert!(page(rig, broken, 3).unwrap() == pattern(2, PAGE_SIZE));
+    assert!(matches!(page(rig, broken, 4), Err(Error::Lost { side: Side::Device, .. })), "and not zeroes");
     assert!(page(rig, broken, 70).unwrap() == pattern(3, PAGE_SIZE));
     assert_eq!(rig.contents(whole).unwrap(), b"WHOLE");
 }
 
 #[test]
-fn an_epoch_costs_the_page_and_is_written() {
+fn an_epoch_stores_the_page_with_a_leaf_made_anew() {
     let (rig, broken, whole) = rig();
     new_pages(&rig, broken, whole);
     let epoch = rig.cache.sync_all().unwrap();
-    only_the_page_is_missing(&rig, broken, whole);
-    assert!(matches!(rig.cache.sync(broken, Durability::All), Err(Error::Corrupt(_))), "the sync tells");
-    rig.cache.sync(broken, Durability::All).expect("once");
+    what_was_written_is_there(&rig, broken, whole);
+    rig.cache.sync(broken, Durability::All).expect("nothing to tell");
     rig.cache.check();
     assert!(rig.cache.status().read_only.is_none());
     let rig = rig.power_cut();
     assert!(rig.recovered.from >= epoch);
-    only_the_page_is_missing(&rig, broken, whole);
+    what_was_written_is_there(&rig, broken, whole);
 }
 
 #[test]
-fn a_replay_costs_the_page_and_goes_on() {
+fn a_replay_stores_the_page_with_a_leaf_made_anew() {
     let (rig, broken, whole) = rig();
     new_pages(&rig, broken, whole);
     rig.cache.sync(broken, Durability::All).unwrap();
     rig.cache.sync(whole, Durability::All).unwrap();
     let rig = rig.power_cut();
-    assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (2, 1));
-    only_the_page_is_missing(&rig, broken, whole);
+    assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (2, 0));
+    what_was_written_is_there(&rig, broken, whole);
+}
+
+/// Pages are cut off, and fsync says so: the file is as short afterwards.
+#[test]
+fn a_file_is_cut_within_a_leaf_that_cannot_be_read() {
+    let (rig, broken, _) = rig();
+    let cut = |rig: &Rig, pages: usize| {
+        rig.submit(vec![Op::Truncate { id: broken, size: (pages * PAGE_SIZE) as u64 }]).unwrap();
+        rig.cache.sync(broken, Durability::All).unwrap();
+    };
+    cut(&rig, 10);
+    cut(&rig, 20);
+    let rig = rig.power_cut().remount();
+    assert_eq!(rig.cache.attributes(broken).unwrap().size, (20 * PAGE_SIZE) as u64);
+    assert!(matches!(page(&rig, broken, 9), Err(Error::Lost { .. })));
+    assert!(page(&rig, broken, 10).unwrap() == [0; PAGE_SIZE]);
+}
+
+/// A block above leaves is not made anew: who waits for what is under it is told, and by nobody that it is durable.
+#[test]
+fn a_sync_under_an_unreadable_block_above_leaves_tells() {
+    let (rig, broken) = damaged_root();
+    for sync_all_first in [false, true] {
+        rig.write(broken, 3 * PAGE_SIZE as u64, &pattern(2, PAGE_SIZE)).unwrap();
+        if sync_all_first {
+            rig.cache.sync_all().unwrap();
+        }
+        let told = rig.cache.sync(broken, Durability::All);
+        assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
+        rig.cache.sync(broken, Durability::All).expect("once");
+        assert!(page(&rig, broken, 3).is_err(), "neither the new bytes nor zeroes");
+    }
+    rig.cache.check();
+    let rig = rig.power_cut();
+    assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (0, 0));
+    assert!(page(&rig, broken, 3).is_err());
 }

@@ -264,15 +264,17 @@ fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
     device.alter(copies.next().unwrap().block, |bytes| bytes.fill(0)).unwrap();
     assert!(copies.next().is_none());
     rig.reopen();
-    let (one, two) = (rig.write_op(1, &[(0, pattern(3))]), rig.write_op(2, &[(0, pattern(4))]));
-    let applied = rig.apply(vec![two, one]);
-    assert_eq!(applied.rejected, [(ObjectId(2), 0)]);
-    rig.commit();
-    assert_eq!(rig.module.status().read_only, None);
-    assert_eq!(rig.read_one(1, 0), Some(pattern(3)));
     let error = rig.try_read(2, 0, 1).unwrap_err();
     assert_eq!(error.object(), Some(ObjectId(2)), "{error}");
     assert!(error.to_string().contains("planted"), "{error}");
+    let (one, two) = (rig.write_op(1, &[(0, pattern(3))]), rig.write_op(2, &[(0, pattern(4))]));
+    let applied = rig.apply(vec![two, one]);
+    assert_eq!(applied.rejected, []);
+    rig.commit();
+    assert_eq!(rig.module.status().read_only, None);
+    assert_eq!(rig.read_one(1, 0), Some(pattern(3)));
+    assert_eq!(rig.read_one(2, 0), Some(pattern(4)));
+    assert_eq!(rig.module.read(key(2), 1, &mut rig.frames(1)).unwrap(), [PageSource::Lost(Side::Device)]);
 }
 
 #[test]

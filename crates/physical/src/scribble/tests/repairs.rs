@@ -133,17 +133,22 @@ fn strike(rig: &Rig, aim: &Aim) -> u64 {
     let (key, level, index) = aim.names;
     let good = pointer(rig, key, level, index).address[0];
     let victim = pointer(rig, object(3), 0, 0).address[0];
+    strike_with(rig, aim, &(good ^ victim).to_le_bytes()[..6]);
+    victim
+}
+
+/// Inverts bits at the aim where no sum sees it, and forgets all else.
+fn strike_with(rig: &Rig, aim: &Aim, bits: &[u8]) {
     let lab = rig.module.lab();
     let wanted = NodeKey::new(aim.of, aim.level, 0);
     let targets = lab.targets(aim.kind);
     let target = targets.iter().find(|target| target.key() == wanted).expect("it is in memory");
-    lab.strike_unseen(target, aim.at, &(good ^ victim).to_le_bytes()[..6]).expect("it is another");
+    lab.strike_unseen(target, aim.at, bits).expect("it is another");
     for (key, address) in rig.module.base.cache.versions() {
         if key != wanted {
             rig.module.base.cache.take(key, address);
         }
     }
-    victim
 }
 
 #[test]
@@ -167,6 +172,24 @@ fn nothing_is_written_over_the_only_block_of_another_file() {
         page(&rig, object(3), 0).unwrap();
         rig.stored();
     }
+}
+
+/// Neither address leads to the block any more. It is not taken for one that the device has lost.
+#[test]
+fn no_tree_block_is_made_anew_that_the_device_has() {
+    let rig = store();
+    let aim = &aims()[1];
+    let good = pointer(&rig, object(2), 1, 1).address;
+    let bits = [0, 1].map(|copy| good[copy] ^ pointer(&rig, object(3), 0, copy as u64).address[0]);
+    strike_with(&rig, aim, &bits.map(|bits| bits.to_le_bytes()).map(|bits| bits[..6].to_vec()).concat());
+    let outcome = (aim.act)(&rig);
+    assert!(matches!(outcome, Err(Error::GivenUp(_))), "{outcome:?}");
+    assert!(rig.module.status().counters.scribbles > 0, "it is told");
+    rig.module.begin_anew().unwrap();
+    (aim.act)(&rig).unwrap();
+    rig.commit().unwrap();
+    page(&rig, object(2), 65).unwrap();
+    rig.stored();
 }
 
 /// With the block, the slot, what it should be and what it is.
