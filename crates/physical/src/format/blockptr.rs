@@ -264,7 +264,17 @@ impl BlockPointer {
             bytes[std::mem::offset_of!(Raw, shape)] |= kind;
             BlockPointer::decode_checked(&bytes, level, epoch, blocks).is_ok()
         };
-        BlockPointer::encodes_hole(bytes) && super::is_stray(bytes) && !(1..=KIND_BITS).any(is_used)
+        let may_be_lost = || level == 0 && BlockPointer::may_have_been_lost(bytes, epoch);
+        BlockPointer::encodes_hole(bytes) && super::is_stray(bytes) && !(1..=KIND_BITS).any(is_used) && !may_be_lost()
+    }
+
+    /// Whether nothing but births is in a slot of a page, as a stray write of zeros over the kind leaves it of a lost one: that has nothing else. With the
+    /// logical birth it takes a part of the physical one at most, so no more of that is left than there was.
+    fn may_have_been_lost(bytes: &[u8; POINTER_BYTES], epoch: Epoch) -> bool {
+        let raw: &Raw = zerocopy::transmute_ref!(bytes);
+        let births = std::mem::offset_of!(Raw, birth_phys)..std::mem::offset_of!(Raw, shape);
+        let is_elsewhere = (0..).zip(bytes).any(|(at, byte)| *byte != 0 && !births.contains(&at));
+        !is_elsewhere && (1..=epoch).contains(&wide(raw.birth_phys))
     }
 
     /// [`BlockPointer::decode_checked`] for who needs no pointer: most are holes, or have a CRC-64 and nothing else, which a few comparisons tell.
@@ -425,6 +435,39 @@ mod tests {
         assert!(refused(23, &|algorithms| algorithms | 0x70), "a second one that does not exist");
         assert!(refused(23, &|algorithms| algorithms | 0x60), "a second one of 32 bytes");
         assert!(refused(23, &|_| 5), "metadata under another checksum than CRC-64");
+    }
+
+    /// Whatever one stray write of zeros leaves of a pointer, it is none that is free: of a lost page, which has births alone, as of any other.
+    #[test]
+    fn what_is_left_of_a_pointer_is_not_free() {
+        let epochs = [1, 5, 0xff, 0x100, 0x1_0203, 0x7_0605_0403, EPOCH_MAX];
+        let lost =
+            epochs.into_iter().flat_map(|epoch| [Side::Memory, Side::Device].map(|s| BlockPointer::lost(epoch, s)));
+        for pointer in lost.chain([data()]) {
+            let good = pointer.encode();
+            let epoch = pointer.birth_log;
+            for at in 0..POINTER_BYTES - 7 {
+                let mut bytes = good;
+                bytes[at..at + 8].fill(0);
+                if bytes != good {
+                    assert!(
+                        !BlockPointer::is_free(&bytes, 0, epoch, 1000),
+                        "{pointer:?} without bytes {at} to {}",
+                        at + 7
+                    );
+                }
+            }
+        }
+        for at in 0..POINTER_BYTES - 7 {
+            let mut bytes = [0; POINTER_BYTES];
+            bytes[at..at + 8].fill(0xa4);
+            let is_hole = BlockPointer::encodes_hole(&bytes);
+            assert_eq!(BlockPointer::is_free(&bytes, 0, 1000, 1000), is_hole, "a write to a free one at byte {at}");
+        }
+        let mut births = [0; POINTER_BYTES];
+        births[12] = 5;
+        assert!(BlockPointer::is_free(&births, 1, 9, 1000), "of a tree block, which is not lost");
+        assert!(BlockPointer::is_free(&births, 0, 4, 1000), "of the future");
     }
 
     /// What is told by a few comparisons is what is told by all.

@@ -107,6 +107,7 @@ fn cases() -> Vec<Case> {
         case("free pointer of a file", Tree, of_file, Remains, |bytes| bytes[64 * 40..64 * 40 + 6].fill(0xa5)),
         case("pointer of a file", Tree, ((1, 2), 0), Told, |bytes| bytes[6..12].fill(0xff)),
         case("shape of an inner pointer", Tree, ((1, 2), 0), Told, |bytes| bytes[22] = 0),
+        case("what is left of a lost page's pointer", Tree, of_file, Told, |bytes| bytes[64 * 40 + 12] = 1),
         case("births and kind of a page's pointer", Tree, of_file, Told, |bytes| bytes[64 * 8..][16..24].fill(0)),
     ];
     all
