@@ -74,8 +74,8 @@ impl Found<'_> {
         };
         let unmounted = self.mounted.map(|directory| format!("holdfast unmount {}, then: ", shell(directory)));
         let drop_snapshot = format!(
-            "to go on without the snapshot whose entry is damaged: {}holdfast check --repair {store} (what only it had is lost; until then \
-             everything else can be copied from a mount, which takes no changes)",
+            "the snapshot whose entry is damaged cannot be kept: {}holdfast check --repair {store} DELETES it, and what only it had is lost (until \
+             then everything else can be copied from a mount, which takes no changes)",
             unmounted.unwrap_or_default()
         );
         let new_store = match self.mounted {
@@ -252,13 +252,7 @@ mod tests {
                 "what entries that are free have: mount the store once",
             ),
             (FreeEntry, 19, BitmapRemedy::None, false, new_store),
-            (
-                SnapshotEntry,
-                19,
-                BitmapRemedy::Repair,
-                false,
-                "without the snapshot whose entry is damaged: holdfast check --repair /s",
-            ),
+            (SnapshotEntry, 19, BitmapRemedy::Repair, false, "cannot be kept: holdfast check --repair /s DELETES it"),
             (SnapshotEntry, 19, BitmapRemedy::RepairAfterReplay, false, new_store),
         ] {
             let told = advice(&[(&system(kind, object), None)], bitmap, was_repair);

@@ -139,11 +139,12 @@ Examples:
   holdfast status --json | jq .mounts[0].space.free_bytes
   holdfast status --metrics            the same for Prometheus
 The exit code is 3 if somebody has to see to one of them, with --json and
---metrics too: it takes no changes as a device or the memory failed, its root
-directory cannot be read, its daemon has died or does not answer, its Flashlog
-is not protected or lacks the log, pages went bad in memory and have to be
-written again (NOT STORED), or blocks could not be put right (CORRUPT since it
-was mounted, LOST or NOT repaired in its last scrub).
+--metrics too: it takes no changes as a device or the memory failed or
+something in it is wrong, its root directory cannot be read, its daemon has
+died or does not answer, its Flashlog is not protected or lacks the log, pages
+went bad in memory and have to be written again (NOT STORED), blocks could not
+be put right (CORRUPT since it was mounted, LOST or NOT repaired in its last
+scrub), or entries that are free have something in them (NOT EMPTY).
 Each of these has a line that says what to do.")]
     Status(Status),
 
@@ -166,8 +167,8 @@ A mounted store is checked as it is when the check begins; it goes on
 meanwhile, but for space: what is freed comes back at the end, or as soon as
 somebody needs it, and then the check ends without a result.
 --repair, of a store that is not mounted, writes good copies over bad ones, a
-wrong bitmap anew, empties entries that are free and not empty, and drops a
-snapshot whose entry cannot be read.
+wrong bitmap anew, empties entries that are free and not empty, and DELETES a
+snapshot whose entry in the list of snapshots cannot be read.
 File data is stored once: where it is bad, it cannot be repaired, and reading
 it is an error until it is written again.
 Exit codes are fsck's, added up: 0 nothing wrong, 1 errors corrected, 4 errors

@@ -149,6 +149,11 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_blocks_unrepaired_total", "Different blocks found without a good copy.", |r| {
         of(r, |f| f.blocks_unrepaired)
     }),
+    counter(
+        "holdfast_blocks_with_remains_total",
+        "Different blocks found with something in entries that are free.",
+        |r| of(r, |f| f.blocks_with_remains),
+    ),
     counter("holdfast_device_reads_total", "Read requests sent to devices.", |r| of(r, |f| f.counters.device_reads)),
     counter("holdfast_device_read_bytes_total", "Bytes read from devices.", |r| of(r, |f| f.counters.read_bytes)),
     counter("holdfast_device_writes_total", "Write requests sent to devices.", |r| of(r, |f| f.counters.device_writes)),

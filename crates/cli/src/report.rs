@@ -127,6 +127,9 @@ pub(crate) struct Figures {
     pub(crate) blocks_repaired: u64,
     /// Different blocks found without a good copy since the store was opened.
     pub(crate) blocks_unrepaired: u64,
+    /// Different blocks found since the store was opened with something in entries that are free: nothing is lost.
+    #[serde(default)]
+    pub(crate) blocks_with_remains: u64,
     pub(crate) devices: Vec<String>,
     pub(crate) counters: StoreCounters,
 }
@@ -357,6 +360,7 @@ impl Figures {
             space: SpaceFigures::from(&status.space),
             blocks_repaired: status.repaired,
             blocks_unrepaired: status.unrepaired,
+            blocks_with_remains: status.remains,
             devices: status.devices,
             counters: status.counters,
         }
@@ -537,6 +541,13 @@ impl Report for StoreReport {
             }
             let opened = if self.condition == Condition::Mounted { "mounted" } else { "opened for this" };
             rows.push(("recovery point", format!("epoch {}", figures.epoch)));
+            let remains = match figures.blocks_with_remains {
+                0 => String::new(),
+                blocks => format!(
+                    "; {} with free entries that are NOT EMPTY (nothing is lost)",
+                    count(blocks, "block", "blocks")
+                ),
+            };
             rows.push((
                 "blocks",
                 match (figures.blocks_repaired, figures.blocks_unrepaired) {
@@ -553,7 +564,7 @@ impl Report for StoreReport {
                     (repaired, lost) => {
                         format!("{repaired} repaired, {lost} CORRUPT since it was {opened}; see `holdfast check`")
                     }
-                },
+                } + &remains,
             ));
         }
         if let Some(set) = &self.flashlog {

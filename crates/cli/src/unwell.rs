@@ -21,18 +21,21 @@ pub(crate) enum Unwell {
     NotStored,
     /// Blocks without a good copy were met since it was mounted, or opened for this.
     Corrupt,
+    /// Something was met in entries that are free.
+    Remains,
     /// Its last scrub met some.
     Lost,
 }
 
 impl Unwell {
-    const ALL: [Unwell; 7] = [
+    const ALL: [Unwell; 8] = [
         Unwell::NotServed,
         Unwell::RootDamaged,
         Unwell::Latched,
         Unwell::NotProtected,
         Unwell::NotStored,
         Unwell::Corrupt,
+        Unwell::Remains,
         Unwell::Lost,
     ];
 }
@@ -55,6 +58,7 @@ impl StoreReport {
             Unwell::NotProtected => self.is_unprotected(),
             Unwell::NotStored => self.pages_bad() > 0,
             Unwell::Corrupt => self.figures.as_ref().is_some_and(|figures| figures.blocks_unrepaired > 0),
+            Unwell::Remains => self.figures.as_ref().is_some_and(|figures| figures.blocks_with_remains > 0),
             Unwell::Lost => self.scrub.as_ref().is_some_and(ScrubReport::has_losses),
         }
     }
@@ -126,6 +130,14 @@ impl StoreReport {
                 };
                 format!("CORRUPT: holdfast check {target} names files and bytes, and what helps{until}")
             }
+            Unwell::Remains => {
+                let unmount = self.mounted_on.is_some().then(|| format!("holdfast unmount {target}, then "));
+                format!(
+                    "NOT EMPTY: memory has gone bad unseen in entries that are free. They are taken for free, and nothing is lost; {}holdfast \
+                     check --repair {store} empties them",
+                    unmount.unwrap_or_default()
+                )
+            }
             Unwell::Lost => {
                 let scrub = self.scrub.as_ref();
                 let counts = scrub.map(|scrub| scrub.counts).unwrap_or_default();
@@ -168,7 +180,10 @@ mod tests {
     }
 
     fn with_figures(unrepaired: u64) -> StoreReport {
-        let status = StoreStatus { unrepaired, ..StoreStatus::default() };
+        with_status(StoreStatus { unrepaired, ..StoreStatus::default() })
+    }
+
+    fn with_status(status: StoreStatus) -> StoreReport {
         let modes = (Protection::Uniform, Protection::Uniform);
         let figures = Figures::new([1; 16], SnapshotFigures::default(), modes, status);
         StoreReport { figures: Some(figures), ..mounted(Condition::Mounted) }
@@ -236,6 +251,12 @@ mod tests {
             (Unwell::NotProtected, on_flashlog(true), "NOT PROTECTED", "holdfast flashlog attach /m"),
             (Unwell::NotStored, with_cache(2, 3), "2 pages went bad in memory", "write the pages named again"),
             (Unwell::Corrupt, with_figures(3), "3 CORRUPT", "holdfast check /m"),
+            (
+                Unwell::Remains,
+                with_status(StoreStatus { remains: 1, ..StoreStatus::default() }),
+                "1 block with free entries that are NOT EMPTY (nothing is lost)",
+                "holdfast check --repair /s empties them",
+            ),
             (
                 Unwell::Lost,
                 with_scrub(ScrubCounts { lost: 1, ..ScrubCounts::default() }),

@@ -65,6 +65,13 @@ pub struct Corruption {
     pub got: String,
 }
 
+impl Corruption {
+    /// What is wrong, in words, without the place: for reports that have it beside.
+    pub fn without_place(&self) -> String {
+        format!("{}: expected {}, got {}", self.what, self.expected, self.got)
+    }
+}
+
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: expected {}, got {}", self.place, self.what, self.expected, self.got)

@@ -116,6 +116,9 @@ pub struct StoreStatus {
     pub repaired: u64,
     /// Different blocks found corrupt or unreadable, without a good copy, since the store was opened. Counted up to 65,536.
     pub unrepaired: u64,
+    /// Different blocks found since the store was opened with something in entries that are free, and taken for free: nothing is lost. Counted
+    /// up to 65,536.
+    pub remains: u64,
     /// Pages of the intent log found without a good copy when it was read; also in `unrepaired`. They
     /// are lost, unless a later batch has them anew.
     pub log_pages_lost: u64,

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most blocks without a good copy that are told apart; more are not counted.
+/// Most blocks without a good copy, or with remains, that are told apart; more are not counted.
 const BLOCKS_MAX: usize = 1 << 16;
 
 /// Totals. They are read one by one, so they need not fit together exactly.
@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     audit_failures: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
+    /// Blocks with something in entries that are free.
+    remains: Mutex<FxHashSet<u64>>,
     /// The last recovery point of which something was made anew.
     rebuilt: Mutex<Option<Epoch>>,
     lost_from_log: AtomicU64,
@@ -33,6 +35,11 @@ pub(crate) struct Counters {
 
 fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
+}
+
+fn is_new(blocks: &Mutex<FxHashSet<u64>>, address: u64) -> bool {
+    let mut blocks = blocks.lock();
+    blocks.len() < BLOCKS_MAX && blocks.insert(address)
 }
 
 impl Counters {
@@ -97,8 +104,17 @@ impl Counters {
 
     /// A block was found without a good copy; whether it is the first time.
     pub(crate) fn unrepaired(&self, address: u64) -> bool {
-        let mut blocks = self.unrepaired.lock();
-        blocks.len() < BLOCKS_MAX && blocks.insert(address)
+        is_new(&self.unrepaired, address)
+    }
+
+    /// A block was found with something in an entry that is free; whether it is the first time.
+    pub(crate) fn remains(&self, address: u64) -> bool {
+        is_new(&self.remains, address)
+    }
+
+    /// Different blocks found with something in entries that are free.
+    pub(crate) fn blocks_with_remains(&self) -> u64 {
+        self.remains.lock().len() as u64
     }
 
     /// The blocks without a good copy so far.

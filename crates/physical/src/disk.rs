@@ -171,8 +171,8 @@ impl Disk {
 
     /// The block at `address` has something in an entry that is free; `error` says what.
     pub(crate) fn note_remains(&self, address: u64, error: &Error) {
-        if self.counters.unrepaired(address) {
-            tracing::error!(%error, "an entry that is free is not empty: it is taken for free, and `holdfast check --repair` empties it");
+        if self.counters.remains(address) {
+            tracing::warn!(%error, "an entry that is free is not empty: it is taken for free, and `holdfast check --repair` empties it");
         }
     }
 

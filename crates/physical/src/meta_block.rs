@@ -410,7 +410,11 @@ impl MetaBlock {
         self.clear(&remains);
         let is_believed = key.level > 0 || key.object_key() == system_key(BITMAP);
         match is_believed.then(|| slots::check(self.bytes(), key, Parts::ALL, limits)) {
-            Some(Err(misfit)) => return Err(misfit.at(key.place(disk, address))),
+            Some(Err(misfit)) => {
+                let error = misfit.at(key.place(disk, address));
+                disk.note_unrepaired(address, &error);
+                return Err(error);
+            }
             _ if is_about_remains => disk.note_remains(address, &error),
             _ => disk.note_unrepaired(address, &error),
         }

@@ -326,6 +326,7 @@ impl ObjectStore for Module {
             objects,
             repaired: disk.counters.blocks_repaired(),
             unrepaired: disk.counters.blocks_unrepaired(),
+            remains: disk.counters.blocks_with_remains(),
             log_pages_lost,
             log_batches_torn,
             counters: disk.counters.totals(),

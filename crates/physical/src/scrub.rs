@@ -127,7 +127,7 @@ impl Module {
         let found = match mend::find(self.disk(), &self.sealed) {
             // One that is good by itself is not what is known: nothing says which of them is right.
             Err(Error::Corrupt(corruption)) => {
-                note(step, corruption.place.clone(), corruption.to_string(), Fate::Unrepaired);
+                note(step, corruption.place.clone(), corruption.without_place(), Fate::Unrepaired);
                 return Ok(());
             }
             found => found?,
@@ -236,7 +236,7 @@ impl Module {
             Err(Error::Corrupt(corruption)) => {
                 // Of a table that could not be read this has been told.
                 if corruption.place.object == Some(key) {
-                    note(step, corruption.place.clone(), corruption.to_string(), Fate::Unrepaired);
+                    note(step, corruption.place.clone(), corruption.without_place(), Fate::Unrepaired);
                 }
                 return Ok(None);
             }
@@ -314,7 +314,7 @@ impl Module {
         let Some(good) = good else { return Ok(None) };
         let mut block = MetaBlock::clean(good, node, pointer, self.disk().metadata);
         if let Err(error) = block.settle(self.disk(), node, pointer.address[0]) {
-            note(step, node.place(self.disk(), pointer.address[0]), error.to_string(), Fate::Unrepaired);
+            note(step, in_state(node.place(self.disk(), pointer.address[0]), state), says(&error), Fate::Unrepaired);
             return Ok(None);
         }
         let block = Arc::new(block);
@@ -525,9 +525,7 @@ impl Module {
 /// What is wrong with a copy, without the place.
 fn says(error: &Error) -> String {
     match error {
-        Error::Corrupt(corruption) => {
-            format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
-        }
+        Error::Corrupt(corruption) => corruption.without_place(),
         error => error.to_string(),
     }
 }

@@ -37,6 +37,9 @@ fn a_bad_free_entry_of_the_list_of_snapshots_stops_nothing_and_is_mended() {
     rig.run(["mount", "s", "m"]).exits(0);
     let status = rig.run(["status", "m", "--json"]).json();
     assert!(status["read_only"].is_null(), "{status}");
+    assert_eq!((&status["blocks_unrepaired"], &status["blocks_with_remains"]), (&0.into(), &1.into()), "{status}");
+    let words = rig.run(["status", "m"]).exits(3).out;
+    assert!(words.contains("nothing is lost; holdfast unmount") && !words.contains("CORRUPT"), "{words}");
     let log = fs::read_to_string(status["daemon"]["log"].as_str().unwrap()).unwrap();
     assert!(log.contains("it is taken for free") && log.contains("in slot 3"), "{log}");
     assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/first/f")).unwrap(), "first");
@@ -66,7 +69,8 @@ fn a_mount_that_stops_as_a_snapshot_is_damaged_says_so_and_what_mends_it() {
     assert_eq!(fs::read_to_string(rig.path("m/f")).unwrap(), "third");
     assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/second/f")).unwrap(), "second");
     rig.run(["unmount", "m"]).exits(0);
-    rig.run(["check", "s", "--repair"]).exits(1);
+    let repaired = rig.run(["check", "s", "--repair"]).exits(1).out;
+    assert!(repaired.contains("(repaired: that snapshot is DELETED"), "{repaired}");
     rig.run(["mount", "s", "m"]).exits(0);
     let snapshots = rig.run(["snapshot", "list", "m", "--json"]).exits(0).json();
     let names: Vec<_> = snapshots["snapshots"].as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
@@ -123,6 +127,32 @@ fn a_store_whose_root_directory_has_no_record_is_mounted_as_it_is() {
         assert_eq!(fingerprint(&rig.path("s")), before, "{kind}: nothing is written");
         assert!(rig.run(["check", "s"]).exits(4).out.contains("make a new store"), "{kind}");
     }
+}
+
+#[test]
+fn a_tree_block_that_makes_no_sense_is_counted() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.lab("epoch=60000");
+    let page = [7; 4096];
+    fs::write(mount.join("f"), page.repeat(20)).unwrap();
+    rig.run(["sync", "m"]).exits(0);
+    // What a pointer is to: in the block's fourth one.
+    let words =
+        "--memory=clean --kind block-tree --path /f --level 1 --index 0 --offset 214 --pattern keep-all --bytes ff";
+    rig.run(["inject", "m"].into_iter().chain(words.split_whitespace())).exits(0);
+    File::options().write(true).open(mount.join("f")).unwrap().write_all(&page[1..]).unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["mount", "s", "m"]).exits(0);
+    assert_eq!(fs::read(mount.join("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    let status = rig.run(["status", "m"]).exits(3).out;
+    assert!(status.contains("1 CORRUPT since it was mounted"), "{status}");
+    let scrub = rig.run(["scrub", "m", "--wait"]).exits(3).out;
+    let line = scrub.lines().find(|line| line.contains("level of block pointer in slot 3")).unwrap();
+    assert!(line.matches("tree block 0 of level 1").count() == 1 && !line.contains("corrupt"), "once: {line}");
+    rig.run(["unmount", "m"]).exits(0);
 }
 
 /// A store with a snapshot, and damage to all copies of a block of this kind.

@@ -207,7 +207,7 @@ fn check_log(
             }
         }
         Err(Error::Corrupt(corruption)) => {
-            let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
+            let what = corruption.without_place();
             report.find(FindingKind::Log, corruption.place, what);
         }
         Err(error) => report.find(FindingKind::Unreadable, disk.place(label.log_start), error.to_string()),

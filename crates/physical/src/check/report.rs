@@ -201,7 +201,11 @@ impl Finding {
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let repaired = if self.repaired { " (repaired)" } else { "" };
+        let repaired = match self.kind {
+            _ if !self.repaired => "",
+            FindingKind::SnapshotEntry => " (repaired: that snapshot is DELETED, and what only it had is lost)",
+            _ => " (repaired)",
+        };
         write!(f, "{}: {}{repaired}", self.place, self.what)
     }
 }

@@ -339,7 +339,7 @@ impl<'a> Walk<'a> {
             return;
         }
         if let Err(Error::Corrupt(corruption)) = block.settle(&self.base.disk, key, pointer.address[0]) {
-            let what = format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got);
+            let what = corruption.without_place();
             self.hides(owner, key, pointer, what.clone());
             self.report.find(FindingKind::Pointer, corruption.place, what);
             owner.whole = false;
@@ -435,9 +435,7 @@ impl<'a> Walk<'a> {
         }
         for (address, error) in bad {
             let what = match error {
-                Error::Corrupt(corruption) => {
-                    format!("{}: expected {}, got {}", corruption.what, corruption.expected, corruption.got)
-                }
+                Error::Corrupt(corruption) => corruption.without_place(),
                 error => error.to_string(),
             };
             let place = in_state(key.place(&self.base.disk, address), self.state);
@@ -573,7 +571,11 @@ impl<'a> Walk<'a> {
                 Err(error) => {
                     let place = Place { object: Some(owner.key), index: Some(index), ..self.base.disk.place(0) };
                     self.seen.hidden.get_or_insert_with(|| (place.clone(), error.to_string()));
-                    self.report.find(FindingKind::Snapshot, place, error.to_string());
+                    let what = match error {
+                        Error::Corrupt(corruption) => corruption.without_place(),
+                        error => error.to_string(),
+                    };
+                    self.report.find(FindingKind::Snapshot, place, what);
                 }
             },
             RecordKind::System(SystemKind::Bitmap) => {

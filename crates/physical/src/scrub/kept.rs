@@ -167,7 +167,7 @@ impl View<'_> {
                     note(
                         step,
                         in_state(corruption.place.clone(), self.state),
-                        corruption.to_string(),
+                        corruption.without_place(),
                         Fate::Unrepaired,
                     );
                 }
