@@ -138,7 +138,9 @@ impl Live {
 
     /// Writes everything and leaves the store in order.
     pub(super) fn close(&self, store: &Path) -> Result<()> {
-        if self.read_only {
+        let was_never_open = self.stack.is_stopped && self.stack.status().read_only.is_some();
+        if self.read_only || was_never_open {
+            // Nothing has been written.
             return Ok(());
         }
         self.stack.cache.close().map_err(|error| {

@@ -3,6 +3,7 @@
 use crate::rig::{Rig, fingerprint, fuse};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 
 /// Strikes these bytes of the list of snapshots in memory, unseen, and has the block written. Unmounts.
 fn struck_list(offset: usize) -> Rig {
@@ -124,7 +125,15 @@ fn a_store_whose_root_directory_has_no_record_is_mounted_as_it_is() {
             assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/kept/f")).unwrap(), "kept", "{kind}");
             rig.run(["unmount", "m"]).exits(0);
         }
+        // mount(8) has no exit code for it.
+        let helped = rig.command().arg0("mount.holdfast").args(["s", "m"]).output().unwrap();
+        let said = String::from_utf8_lossy(&helped.stderr);
+        assert!(helped.status.success() && said.contains("READ-ONLY") && said.contains(what), "{kind}: {helped:?}");
+        rig.run(["unmount", "m"]).exits(0);
         assert_eq!(fingerprint(&rig.path("s")), before, "{kind}: nothing is written");
+        let log = fs::read_dir(rig.path("home/.local/state/holdfast")).unwrap().next().unwrap().unwrap().path();
+        let log = fs::read_to_string(log).unwrap();
+        assert!(!log.contains("could not be closed"), "{kind}: {log}");
         assert!(rig.run(["check", "s"]).exits(4).out.contains("make a new store"), "{kind}");
     }
 }
