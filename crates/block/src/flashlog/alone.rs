@@ -64,6 +64,8 @@ impl Alone {
     /// Opens main without its log. What only the log may have is given up if `may_lose` says so.
     pub(super) fn open(main: Arc<dyn Device>, options: &Options, may_lose: bool) -> Result<Alone, Error> {
         let mut labels = Labelled::read(main, Role::Main)?;
+        // Whoever wrote label and map may have been killed before the flush: what is marked need not be marked again only if that is durable.
+        labels.device.flush()?;
         let (device, Bad { blocks, first }) = (labels.device.name(), labels.label.damage.main);
         if blocks > 0 {
             tracing::warn!(

@@ -164,11 +164,10 @@ fn an_attaching_that_is_cut_off_anywhere_leaves_main_alone_or_the_set_whole() {
             devices.write_some(&set, 20_000, 60);
             set.flush().unwrap();
             drop(set);
-            let (main, log) = match of_main {
-                true => (Unplugged::after(&devices.main, requests), Unplugged::after(&devices.log, 1000)),
-                false => (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, requests)),
-            };
+            let (main, log) = (Unplugged::after(&devices.main, 1000), Unplugged::after(&devices.log, 1000));
+            let failing = if of_main { main.clone() } else { log.clone() };
             let set = Lasting::open_alone(main, &options(Mode::Synchronous), alone(), false).unwrap();
+            failing.left.store(requests, Ordering::Relaxed);
             let done = match is_new {
                 true => set.attach_new_log(log, Uuid([80; 16])),
                 false => set.attach_log(log),

@@ -63,6 +63,8 @@ mod attach;
 mod backup;
 #[cfg(test)]
 mod backup_tests;
+#[cfg(test)]
+mod cached_tests;
 mod catch_up;
 mod chunk;
 mod create;

@@ -145,6 +145,8 @@ pub fn rebuild_at(
         end.durable = end.durable.min(point.page);
     }
     let base = Base::of(backup)?;
+    // What was read of the log is there; that it is durable is certain only now.
+    log.device.flush()?;
     // If it was the set's main, it is none from here on: cut off, it would be a mixture that nobody recognises.
     wipe(&*main, Role::Main)?;
     let damaged = copy(&base, &*main)?;
@@ -158,8 +160,6 @@ pub fn rebuild_at(
     let label = Label { main: how.name, state, damage: of.damage, ..newcomer };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
-    // What was read of the log is there; that it is durable is certain only now.
-    log.device.flush()?;
     log.write(|label| {
         (label.generation, label.start, label.state, label.barrier, label.durable) =
             (end.generation, end.start, end.state, end.barrier, end.durable);

@@ -99,6 +99,8 @@ impl Backup {
     /// Opens it, and finishes what it was in the middle of.
     pub(super) fn open(device: Arc<dyn Device>) -> Result<Backup, Error> {
         let mut backup = Self::look(device)?;
+        // Whoever wrote the label may have been killed before its flush.
+        backup.labels.device.flush()?;
         if backup.labels.label.state == State::Staged {
             backup.apply()?;
         }
