@@ -433,7 +433,7 @@ impl StoreReport {
         let was_asked_for = self.daemon.as_ref().is_some_and(|daemon| daemon.protection_warning.is_some());
         let is_so = is_of_none(&figures.protection) && is_of_none(&figures.protection_of_store) && !was_asked_for;
         is_so.then_some(
-            "the store's own protection mode is none: contents of files are not verified, neither in memory nor on the disk; -o protection=auto takes a mode that does, for what is written from then on",
+            "the store's own protection mode is none: contents of files are not verified, neither in memory nor on the disk; -o protection=auto, at each mount, takes a mode that does, for what is written from then on",
         )
     }
 

@@ -137,8 +137,9 @@ pub(crate) fn without_checksum(blocks: u64) -> String {
 }
 
 /// How what was written in mode `none` gets a checksum. There is no way to make one of what is there: whatever that has become would count as right.
-pub(crate) const CHECKSUM_REMEDY: &str = "written in mode none, so nothing tells whether they are as they were; to give a file checksums write it again, \
-     in a mount that has another mode: cp -a --reflink=never FILE FILE.new && mv FILE.new FILE";
+/// It is written again in its place, as another file would take its name alone, and none of its other ones.
+pub(crate) const CHECKSUM_REMEDY: &str = "written in mode none, so nothing tells whether they are as they were; to give a file checksums write it again in its place, \
+     in a mount that has another mode (-o protection=auto, which a store made with none needs at each mount): dd if=FILE of=FILE bs=1M conv=notrunc";
 
 /// `1 h 4 min`, `12 s`.
 fn time(seconds: u64) -> String {

@@ -202,6 +202,12 @@ fn take_steps(shared: &Shared, stack: &Stack, file: Option<&RecordFile>) {
             0 => STEP_BLOCKS,
             rate => (rate / PAGE_SIZE as u64 / STEPS_PER_SECOND).clamp(1, STEP_BLOCKS),
         };
+        if cursor == ScrubCursor::Start {
+            // So that what was written again is read, and not what it has replaced. Where that fails, the store as it is is read.
+            if let Err(error) = stack.cache.sync_all() {
+                tracing::debug!(%error, "a scrub begins without a new recovery point");
+            }
+        }
         let outcome = stack.cache.scrub_step(&cursor, blocks);
         let found = outcome.as_ref().map_or_else(|_| Vec::new(), |step| named(stack, &step.findings));
         let mut guard = shared.record.lock();
