@@ -8,7 +8,9 @@
 
 use crate::check::{self, BlockRole, BlockUse, CheckOptions};
 use crate::disk::device_error;
+use crate::format::RECORDS;
 use crate::format::superblock::ring_block;
+use crate::objects::{system_key, table_of};
 use crate::open::{read_label, read_rings};
 use holdfast_block::{BLOCK_SIZE, Device};
 use holdfast_object::{Kind, ObjectKey, Result};
@@ -75,6 +77,12 @@ impl BlockClass {
         BlockClass::FileData,
         BlockClass::IntentLog,
     ];
+
+    /// Whether such a block is of one file, directory or other object of a domain.
+    pub fn is_of_object(self) -> bool {
+        use BlockClass::{BlockTree, Directory, FileData, Symlink, Xattr};
+        matches!(self, BlockTree | Directory | Xattr | Symlink | FileData)
+    }
 
     /// As it is written.
     pub fn name(self) -> &'static str {
@@ -255,6 +263,11 @@ pub struct Change {
     pub before: Box<Bytes>,
     /// What it will hold.
     pub after: Box<Bytes>,
+}
+
+/// The object table that has the record of an object of a domain, and the page of it.
+pub fn table_page(object: ObjectKey) -> (ObjectKey, u64) {
+    (system_key(table_of(object.domain)), object.object.0 / RECORDS)
 }
 
 /// Damage that has not been done yet.

@@ -377,13 +377,29 @@ fn list(store: &Path, catalogue: &Catalogue, kind: Option<TargetKind>) -> Listed
 
 fn injure(arguments: &Inject, class: BlockClass, device: Arc<FileDevice>, catalogue: &Catalogue) -> Result<Injected> {
     let stack = Stack::open(device.clone(), &Settings::to_look());
-    let object = match &arguments.path {
-        None => None,
-        Some(path) => Some(find(stack.as_ref().map_err(Clone::clone)?, path, class)?),
+    let Inject { page, copy: copies, seed, .. } = *arguments;
+    let is_of_table = class == BlockClass::ObjectTable;
+    let (object, page) = match &arguments.path {
+        None => (None, page),
+        Some(_) if !class.is_of_object() && !is_of_table => {
+            let kind = class.name();
+            return Err(Failure::usage(format!("blocks of the kind {kind} are the store's own, and of no file")).hint(
+                "leave out --path; with it, choose block-tree, file-data, directory, symlink, xattr, or object-table for the block that has \
+                 the file's record",
+            ));
+        }
+        Some(_) if is_of_table && page.is_some() => {
+            return Err(Failure::usage("--page is of the object table itself, and --path says which page of it")
+                .hint("leave out one of the two"));
+        }
+        Some(path) => {
+            let object = find(stack.as_ref().map_err(Clone::clone)?, path, class)?;
+            let (table, at) = inject::table_page(object);
+            if is_of_table { (Some(table), Some(at)) } else { (Some(object), page) }
+        }
     };
     // A file's page, as somebody reads it now.
     let held = arguments.path.is_none();
-    let Inject { page, copy: copies, seed, .. } = *arguments;
     let selection = Selection { class, object, page, held, copies, seed };
     let fault = match arguments.fault {
         FaultKind::Flip => match arguments.bit {

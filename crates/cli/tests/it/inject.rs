@@ -183,6 +183,17 @@ fn one_page_of_one_file_is_damaged_and_named() {
     rig.run(["unmount", "m"]).exits(0);
     rig.run(["inject", "s", "--undo", "s.undo-1.json"]).exits(0);
     rig.run(["check", "s"]).exits(0);
+    // The block that has its record; blocks that are of no file.
+    let of_file = |kind| ["inject", "s", "--kind", kind, "--path", "/b/large", "--save-undo", "u"];
+    let words = rig.run(of_file("object-table")).exits(0).out;
+    assert!(words.contains("object table of domain 1"), "{words}");
+    rig.run(["inject", "s", "--undo", "u"]).exits(0);
+    let refused = rig.run([&of_file("object-table")[..], &["--page", "1"]].concat()).exits(2);
+    assert!(refused.says("--page is of the object table itself").err.contains("leave out one"));
+    for kind in ["map", "superblock", "system-tree"] {
+        let refused = rig.run(of_file(kind)).exits(2).says("are the store's own, and of no file");
+        assert!(refused.err.contains("object-table for the block that has the file's record"), "{refused:?}");
+    }
 }
 
 #[test]
