@@ -6,6 +6,7 @@ use crate::quoting;
 use crate::size;
 use holdfast_object::{PAGE_SIZE, ScrubCounts, ScrubFinding};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// What a scrub is doing.
@@ -84,6 +85,16 @@ impl ScrubReport {
             .then(|| (rest as f64 * self.running_ms as f64 / done as f64 / 1000.0).ceil() as u64)
     }
 
+    /// That several of what is listed are in one block, and in how many blocks all of it is.
+    fn shared(&self) -> Option<String> {
+        let places = || self.findings.iter().filter_map(|found| found.finding.place.address);
+        let (all, blocks) = (places().count(), places().collect::<BTreeSet<u64>>().len());
+        (blocks < all).then(|| {
+            let blocks = count(blocks as u64, "block", "blocks");
+            format!("{blocks} in all: one that files and snapshots share is told for each of them")
+        })
+    }
+
     /// Whether there are pages without a good copy, or anything else that could not be put right, as far as it has seen.
     pub(crate) fn has_losses(&self) -> bool {
         self.counts.lost + self.counts.lost_before + self.counts.unrepaired > 0
@@ -115,9 +126,13 @@ impl ScrubReport {
         if repaired + lost + unrepaired == 0 {
             text.push_str(if lost_before > 0 { "; no new errors" } else { "; no errors" });
         }
-        for (number, what) in [(repaired, "repaired"), (lost, "LOST"), (unrepaired, "NOT repaired")] {
+        // Each file and snapshot that shares a block has a page of its own.
+        let (block, page) = (["block", "blocks"], ["page of files", "pages of files"]);
+        for (number, [one, many], what) in
+            [(repaired, block, "repaired"), (lost, page, "LOST"), (unrepaired, block, "NOT repaired")]
+        {
             if number > 0 {
-                text.push_str(&format!("; {} {what}", count(number, "block", "blocks")));
+                text.push_str(&format!("; {} {what}", count(number, one, many)));
             }
         }
         if lost_before > 0 {
@@ -169,6 +184,7 @@ impl Report for ScrubReport {
                     bytes(self.counts.blocks())
                 ),
             ));
+            rows.extend(self.shared().map(|shared| ("shared", shared)));
             if no_checksum > 0 {
                 rows.push(("no checksum", format!("{CHECKSUM_REMEDY}; `holdfast check` names the files")));
             }
@@ -241,17 +257,21 @@ mod tests {
         let mut report = report();
         assert_eq!(report.estimate_s(), Some(30));
         let words = report.words();
-        for part in ["running, 25%, some 30 s to go", "1 block LOST", "(LOST), in /a/b", "100 of files"] {
+        for part in ["running, 25%, some 30 s to go", "1 page of files LOST", "(LOST), in /a/b", "100 of files"] {
             assert!(words.contains(part), "{part}: {words}");
         }
+        assert!(!words.contains("shared"), "{words}");
+        report.findings[0].finding.place.address = Some(7);
+        report.findings.push(report.findings[0].clone());
+        assert!(report.words().contains("shared  1 block in all: one that"), "{}", report.words());
         report.counts.data = 4000;
         assert!(report.part() < 1.0 && report.estimate_s().is_none());
         assert!(report.line().starts_with("running, 99%; "), "{}", report.line());
         report.condition = ScrubCondition::Done;
         report.ended_s = Some(1_795_237_203);
-        assert_eq!(report.line(), "done on 2026-11-21 05:00:03 UTC in 10 s; 1 block LOST");
+        assert_eq!(report.line(), "done on 2026-11-21 05:00:03 UTC in 10 s; 1 page of files LOST");
         report.ended_s = Some(u64::MAX);
-        assert_eq!(report.line(), "done in 10 s; 1 block LOST", "nonsense of a record is left out");
+        assert_eq!(report.line(), "done in 10 s; 1 page of files LOST", "nonsense of a record is left out");
         report.counts.no_checksum = 25;
         let line = report.line();
         assert!(line.ends_with("; 25 blocks of files without a checksum (100 KiB) NOT verified"), "{line}");

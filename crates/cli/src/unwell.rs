@@ -260,7 +260,7 @@ mod tests {
             (
                 Unwell::Lost,
                 with_scrub(ScrubCounts { lost: 1, ..ScrubCounts::default() }),
-                "1 block LOST",
+                "1 page of files LOST",
                 "holdfast check /m",
             ),
             (

@@ -139,7 +139,7 @@ fn lost_pages_are_not_denied() {
     rig.run(["scrub", "m", "--wait"]).exits(3);
     for _ in 0..2 {
         let words = rig.run(["status", "m"]).exits(3).out;
-        assert!(words.contains("1 block LOST") && !words.contains("no corrupt one"), "{words}");
+        assert!(words.contains("1 page of files LOST") && !words.contains("no corrupt one"), "{words}");
         assert!(words.contains("done on 20") && words.contains(" UTC in "), "of when that is: {words}");
         rig.run(["unmount", "m"]).exits(0);
         rig.run(["mount", "s", "m"]).exits(0);

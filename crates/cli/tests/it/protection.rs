@@ -52,7 +52,7 @@ fn a_bad_block_is_an_error_of_its_own() {
         drop(file);
         assert!(fs::read(mount.join("other")).unwrap() == content(1), "{made}, {by}");
         let scrubbed = rig.run(["scrub", "m", "--wait"]).exits(3);
-        assert!(scrubbed.out.contains("1 block LOST"), "{made}, {by}: {scrubbed:?}");
+        assert!(scrubbed.out.contains("1 page of files LOST"), "{made}, {by}: {scrubbed:?}");
         rig.run(["unmount", "m"]).exits(0);
     }
 }

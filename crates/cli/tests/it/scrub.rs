@@ -59,8 +59,8 @@ fn everything_damaged_is_found_once_and_told_by_path() {
     };
     assert!(lost("/a/f3") && lost("/b/f7"), "{found}");
     let words = rig.run(["scrub", "m", "--status"]).exits(0).out;
-    assert!(words.contains("2 blocks LOST") && words.contains("in /a/f3"), "{words}");
-    assert!(rig.run(["status", "m"]).exits(3).out.contains("2 blocks LOST"));
+    assert!(words.contains("2 pages of files LOST") && words.contains("in /a/f3"), "{words}");
+    assert!(rig.run(["status", "m"]).exits(3).out.contains("2 pages of files LOST"));
 
     let again = rig.run(["scrub", "m", "--wait", "--json"]).exits(3).json();
     assert_eq!((&again["found"], &again["counts"]["lost_before"]), (&0.into(), &2.into()), "{again}");
