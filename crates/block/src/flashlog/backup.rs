@@ -4,12 +4,13 @@
 use super::Error;
 use super::ahead::ReadAhead;
 use super::append::Head;
-use super::at::Kept;
+use super::at::{Behind, Kept};
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Damage, GROUP_BLOCKS, Label, Point, Regions, Role, Staging, State, Uuid};
 use super::inspect::inspect;
 use super::ring::Area;
 use super::scan::Scan;
+use super::staged::Stager;
 use super::staging::Backup;
 use super::sums::Known;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
@@ -102,6 +103,26 @@ impl Way<'_> {
     }
 }
 
+/// How much of the log is one part: not more than memory is allowed for, and ...
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// ... to the last state for which that many blocks of a staging area are enough, without those of checksums.
+    States { blocks_most: u64 },
+    /// ... to the first state.
+    FirstState,
+    /// ... to the last page for which they are enough, be it a state or not; one page at least, if they are enough for that.
+    Pages { blocks_most: u64 },
+}
+
+/// Blocks of a staging area for these, with those of checksums of zeros only.
+fn staged_blocks(all: &[Kept]) -> u64 {
+    let data = all.iter().filter(|kept| !kept.is_zeros()).count();
+    let mut zero_groups: Vec<u64> =
+        all.iter().filter(|kept| kept.is_zeros()).map(|kept| kept.address / GROUP_BLOCKS).collect();
+    zero_groups.dedup();
+    (data + zero_groups.len()) as u64
+}
+
 /// What a backup needs that is not in the log any more.
 pub(super) struct Pass {
     pub(super) regions: Regions,
@@ -187,10 +208,9 @@ impl Flashlog {
         let _ending = ahead.ending(self);
         let mut way = Way { done: 0, total: 0, ahead, tell };
         let _writing = self.uses.write(&self.name)?;
-        let mut backup = Backup::open(device)?;
-        if backup.label().set == self.head.lock().labels.label.set {
-            self.enlarge(&mut backup)?;
-        }
+        let set = self.head.lock().labels.label.set;
+        let mut backup = Backup::open_of(device, set)?;
+        self.enlarge(&mut backup)?;
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
@@ -272,10 +292,6 @@ impl Flashlog {
         let now = self.durable_point()?;
         let mut head = self.head.lock();
         let (of_log, of_backup) = (head.labels.label.clone(), backup.label().clone());
-        if of_log.set != of_backup.set {
-            let device = backup.labels.device.name().into();
-            return Err(Error::OtherSet { device, expected: of_log.set, got: of_backup.set });
-        }
         if self.keeps_for(&head, &of_backup) && !self.is_copied_again(backup) {
             drop(head);
             if of_backup.main != of_log.main {
@@ -473,7 +489,7 @@ impl Flashlog {
         way: &mut Way<'_>,
     ) -> Result<Option<Point>, Error> {
         way.is_left(pass.regions.marked_from(0));
-        let mut stager = backup.stager();
+        let mut stager = Stager::of(backup);
         let (mut copied_blocks, mut known) = (0, Known::of(true));
         let mut doubts = BackedUp::default();
         let reading = self.read_for_copy(way.ahead, &pass.regions, 0);
@@ -496,19 +512,8 @@ impl Flashlog {
         drop(reading);
         // What was written since a region was read comes on top of it, from the log.
         let end = self.durable_point()?;
-        let staged =
-            self.newest_versions(pass.keep, end, Some(backup.staging_blocks() - copied_blocks)).and_then(|newest| {
-                let (all, to) = newest;
-                if to.page < end.page {
-                    return Ok(None);
-                }
-                way.is_left(all.len() as u64);
-                for batch in all.chunks(COPY_BLOCKS as usize) {
-                    backup.stage_kept(&mut stager, batch, &self.read_newest(batch)?)?;
-                    way.did(batch.len() as u64);
-                }
-                Ok(Some(all.len() as u64))
-            });
+        let room = backup.staging_blocks() - copied_blocks;
+        let staged = self.copy_log(backup, &mut stager, (pass.keep, end), room, way);
         let of_log = self.head.lock().labels.label.clone();
         if of_log.map != pass.map {
             return Ok(None);
@@ -526,6 +531,87 @@ impl Flashlog {
         done.doubtful_first = done.doubtful_first.or(doubts.doubtful_first);
         done.steps += 1;
         Ok(Some(end))
+    }
+
+    /// Copies what the log has between two points, some of it after the other, each not more than memory is allowed for: to its place, if the
+    /// backup has no state; otherwise it is staged. How many blocks it was; none if there is no room for so many.
+    fn copy_log(
+        &self,
+        backup: &mut Backup,
+        stager: &mut Stager,
+        (from, end): (Point, Point),
+        mut room: u64,
+        way: &mut Way<'_>,
+    ) -> Result<Option<u64>, Error> {
+        let (mut at, mut blocks) = (from, 0);
+        while at.page < end.page {
+            let (mut all, mut to) = self.newest_versions(at, end, Part::Pages { blocks_most: room })?;
+            if to.page == at.page {
+                return Ok(None);
+            }
+            way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
+            let mut copied = self.copy_some(backup, stager, &all, way);
+            room -= staged_blocks(&all);
+            if let Err(error) = &copied
+                && to.page < end.page
+                && self.unread_block(error).is_some()
+            {
+                // If it was written again behind that, nobody needs it.
+                let behind = Behind::of_log(&self.head.lock().labels, at, end);
+                (all, to) = (behind.newest(end)?, end);
+                if staged_blocks(&all) > room {
+                    return Ok(None);
+                }
+                copied = self.copy_some(backup, stager, &all, way);
+            }
+            copied?;
+            (at, blocks) = (to, blocks + all.len() as u64);
+        }
+        Ok(Some(blocks))
+    }
+
+    /// The same of these, in the order of addresses.
+    fn copy_some(
+        &self,
+        backup: &mut Backup,
+        stager: &mut Stager,
+        all: &[Kept],
+        way: &mut Way<'_>,
+    ) -> Result<(), Error> {
+        for batch in all.chunks(COPY_BLOCKS as usize) {
+            let bytes = self.read_newest(batch)?;
+            if backup.label().state == State::Copying {
+                // There is no state yet that it could spoil.
+                let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+                let mut at = 0;
+                for run in batch.chunk_by(|a, b| a.address + 1 == b.address) {
+                    let sums = run.iter().map(|kept| kept.sum);
+                    backup.write(run[0].address, blocks[at..at + run.len()].as_flattened(), sums)?;
+                    at += run.len();
+                }
+            } else {
+                backup.stage_kept(stager, batch, &bytes)?;
+            }
+            way.did(batch.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// What was copied is everything up to this point.
+    fn end_step(&self, backup: &mut Backup, stager: Stager, to: Point) -> Result<(), Error> {
+        if backup.label().state == State::Copying {
+            backup.flush()?;
+            return Ok(backup.labels.write(|label| label.applied = to)?);
+        }
+        if self.options.order == Order::TrimsBeforeBackup {
+            let (mut head, applied) = (self.head.lock(), self.stages.lock().applied);
+            head.keep = Some(to);
+            let written = self.write_points(&mut head, applied);
+            drop(head);
+            self.heed(written)?;
+        }
+        let of_log = self.head.lock().labels.label.clone();
+        backup.commit(stager, to, &of_log)
     }
 
     /// The backup has everything before its state's point.
@@ -574,19 +660,36 @@ impl Flashlog {
         // Not more than memory is allowed for, but a state at least.
         let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
         let from = backup.label().applied;
-        let (mut all, mut to) = self.newest_versions(from, end, Some(blocks_most))?;
+        let is_copying = backup.label().state == State::Copying;
+        let (mut all, mut to) = self.newest_versions(from, end, Part::States { blocks_most })?;
         if to == from {
-            (all, to) = self.newest_versions(from, end, None)?;
+            (all, to) = self.newest_versions(from, end, Part::FirstState)?;
         }
-        if backup.label().state != State::Copying && !backup.has_room_for(&all) {
-            // What a log got when it came back, with no state in between.
+        if to == from {
+            // What a log got when it came back, with no state in between: some of it after the other.
+            let room = if is_copying { u64::MAX } else { backup.staging_blocks() };
+            let (first, mut stager) = (self.first_state(from, end)?, Stager::of(backup));
+            if let Some(blocks) = self.copy_log(backup, &mut stager, (from, first), room, way)? {
+                return self.end_step(backup, stager, first).map(|()| blocks);
+            }
+            return self.copy_at_once(backup, end, (done, way));
+        }
+        if !is_copying && !backup.has_room_for(&all) {
             return self.copy_at_once(backup, end, (done, way));
         }
         way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
         self.copy_all(backup, &all, to, way)
     }
 
-    /// Copies the newest versions up to this point: to their place, if the backup has no state; otherwise by way of the staging area.
+    /// The first state behind a point.
+    fn first_state(&self, from: Point, end: Point) -> Result<Point, Error> {
+        let label = self.head.lock().labels.label.clone();
+        let mut scan = Scan::new(&self.rings, &label, from, false);
+        while scan.at.page < end.page && scan.next_there()?.head.is_partial {}
+        Ok(scan.at)
+    }
+
+    /// Copies the newest versions up to this point.
     pub(super) fn copy_all(
         &self,
         backup: &mut Backup,
@@ -594,44 +697,14 @@ impl Flashlog {
         to: Point,
         way: &mut Way<'_>,
     ) -> Result<u64, Error> {
-        let is_copying = backup.label().state == State::Copying;
-        let mut stager = backup.stager();
-        for batch in all.chunks(COPY_BLOCKS as usize) {
-            let bytes = self.read_newest(batch)?;
-            if is_copying {
-                // There is no state yet that it could spoil.
-                let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-                let mut at = 0;
-                for run in batch.chunk_by(|a, b| a.address + 1 == b.address) {
-                    let sums = run.iter().map(|kept| kept.sum);
-                    backup.write(run[0].address, blocks[at..at + run.len()].as_flattened(), sums)?;
-                    at += run.len();
-                }
-            } else {
-                backup.stage_kept(&mut stager, batch, &bytes)?;
-            }
-            way.did(batch.len() as u64);
-        }
-        if is_copying {
-            backup.flush()?;
-            backup.labels.write(|label| label.applied = to)?;
-        } else {
-            if self.options.order == Order::TrimsBeforeBackup {
-                let (mut head, applied) = (self.head.lock(), self.stages.lock().applied);
-                head.keep = Some(to);
-                let written = self.write_points(&mut head, applied);
-                drop(head);
-                self.heed(written)?;
-            }
-            let of_log = self.head.lock().labels.label.clone();
-            backup.commit(stager, to, &of_log)?;
-        }
+        let mut stager = Stager::of(backup);
+        self.copy_some(backup, &mut stager, all, way)?;
+        self.end_step(backup, stager, to)?;
         Ok(all.len() as u64)
     }
 
-    /// What a part of the log comes to, in the order of addresses, and where it ends, which is a state: from a point on, up to the end, or up to
-    /// where it would become more than so many; or up to the first state, however many that takes.
-    fn newest_versions(&self, from: Point, end: Point, blocks_most: Option<u64>) -> Result<(Vec<Kept>, Point), Error> {
+    /// What a part of the log comes to, in the order of addresses, and where it ends: from a point on, up to the end or as the part says.
+    pub(super) fn newest_versions(&self, from: Point, end: Point, part: Part) -> Result<(Vec<Kept>, Point), Error> {
         let label = self.head.lock().labels.label.clone();
         let mut scan = Scan::new(&self.rings, &label, from, false);
         let (mut newest, mut to) = (BTreeMap::new(), from);
@@ -645,11 +718,17 @@ impl Flashlog {
             }
             let staged = data_blocks + partial.len() as u64 + page.data_blocks() + zero_groups.len() as u64;
             let in_memory = newest.len() as u64 + partial.len() as u64 + page.blocks();
-            if blocks_most.is_some_and(|most| staged > most || in_memory > most.max(self.options.index_blocks)) {
+            let is_too_much = in_memory > self.options.index_blocks;
+            let is_full = match part {
+                Part::States { blocks_most } => staged > blocks_most || is_too_much,
+                Part::FirstState => is_too_much,
+                Part::Pages { blocks_most } => staged > blocks_most || is_too_much && !newest.is_empty(),
+            };
+            if is_full {
                 break;
             }
             partial.extend(page.entries.iter().flat_map(Kept::of));
-            if page.head.is_partial {
+            if page.head.is_partial && !matches!(part, Part::Pages { .. }) {
                 continue;
             }
             for kept in partial.drain(..) {
@@ -658,7 +737,7 @@ impl Flashlog {
                 data_blocks -= u64::from(before.is_some_and(|before| !before.is_zeros()));
             }
             to = scan.at;
-            if blocks_most.is_none() {
+            if part == Part::FirstState {
                 break;
             }
         }

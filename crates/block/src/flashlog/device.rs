@@ -95,8 +95,10 @@ pub struct Options {
     /// Synchronous mode: so many blocks in memory, and they are flushed to log and main. Asynchronous mode: so many of the blocks that
     /// came last are kept in memory when they are in the log.
     pub memory_blocks: u64,
-    /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up. Of a backup: not more in
-    /// one step. A block takes some [`INDEX_ENTRY_BYTES`] of memory.
+    /// Asynchronous mode: so many blocks in the index of those that are newer in the log, and main catches up. Of a backup: not more of the log
+    /// at once, in a step or in a part of one, be its staging area as large as it may. A block takes some [`INDEX_ENTRY_BYTES`] of memory.
+    /// Beside that a backup needs some 40 MiB, and 40 bytes for each 510 blocks that it changes; a step over damage in the log, or one that has no
+    /// room in the staging area and no state in between, 48 bytes for each block of the log at most, as a [`Past`](super::Past) does.
     pub index_blocks: u64,
     /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,

@@ -13,6 +13,7 @@ use super::format::{
     GROUP_BLOCKS, Label, PAGE_ZEROS_MOST, Point, Regions, Staging, State, Uuid, hex, sums, sums_area_blocks,
 };
 use super::labels::Labelled;
+use super::staged::Stager;
 use super::staging::Backup;
 use super::sums::SumsReader;
 use crate::AlignedBuf;
@@ -116,9 +117,9 @@ impl Backup {
         let mut larger = self.of_blocks(blocks);
         let before = self.label().blocks;
         self.write_sums_of(&larger)?;
-        let mut stager = larger.stager();
-        stager.append_zeros(before, blocks - before);
-        let (pages, sum) = larger.write_pages(stager)?;
+        let mut stager = Stager::of(&larger);
+        stager.append_zeros(&larger.rings, before, blocks - before)?;
+        let (pages, sum) = stager.finish(&larger.rings)?;
         larger.rings.device.flush()?;
         let to = self.label().applied;
         larger.labels.write(|label| {

@@ -129,6 +129,9 @@ mod serve;
 #[cfg(test)]
 mod serve_tests;
 mod sparse;
+mod staged;
+#[cfg(test)]
+mod staged_tests;
 mod stages;
 mod staging;
 mod status;

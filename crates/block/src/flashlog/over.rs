@@ -59,7 +59,7 @@ impl Flashlog {
     }
 
     /// The block of the log that could not be read, or was damaged there, if that is the error.
-    fn unread_block(&self, error: &Error) -> Option<u64> {
+    pub(super) fn unread_block(&self, error: &Error) -> Option<u64> {
         match error {
             Error::Device(crate::Error::Damaged { device, first, .. }) if **device == *self.rings.device.name() => {
                 Some(*first)

@@ -106,9 +106,11 @@ pub fn rebuild_at(
     main: Arc<dyn Device>,
     how: &Rebuild,
 ) -> Result<Rebuilt, Error> {
-    let backup = Backup::open(backup)?;
+    let mut backup = Backup::look(backup)?;
     let mut log = Labelled::read(log, Role::Log)?;
     let behind = Behind::closed(&backup, &log)?;
+    // Not before it is certain that it is this set's.
+    backup.finish()?;
     let of = backup.label().clone();
     // The set may have become larger since. What it has there is in the log, or was never written.
     let (blocks, least) = (main.blocks(), behind.blocks().max(of.blocks) + LABEL_AREA_BLOCKS);

@@ -67,7 +67,8 @@ impl Flashlog {
         let _writing = self.uses.write(&self.name)?;
         let losses = self.uses.losses();
         self.latch.check(&self.name, Operation::Write, None, 0)?;
-        let backup = Backup::open(device)?;
+        let set = self.head.lock().labels.label.set;
+        let backup = Backup::open_of(device, set)?;
         self.check_of_forgotten(&backup)?;
         let end = self.durable_point()?;
         let behind = {

@@ -6,20 +6,19 @@
 
 use super::Error;
 use super::at::Kept;
-use super::chunk::zero_sum;
 use super::format::{
-    AREA_UNIT_BLOCKS, Areas, Damaged, Fault, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, PageBuilder, PageHead,
-    Point, Role, Staging, State, Uuid, hex, sums_area_blocks,
+    AREA_UNIT_BLOCKS, Areas, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, Point, Role, Staging, State, Uuid,
+    sums_area_blocks,
 };
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
 use super::sparse::Zeros;
+use super::staged::{StagedPages, Stager};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 /// Blocks copied from the staging area at once, or those of one page: 16 MiB.
 const APPLY_BLOCKS: u64 = 4096;
@@ -39,16 +38,6 @@ pub(super) struct Backup {
     unwritten_sums: BTreeMap<u64, u64>,
     /// Groups of blocks that were written to since it was opened.
     pub(super) written: BTreeSet<u64>,
-}
-
-/// What is being staged.
-pub(super) struct Stager {
-    head: PageHead,
-    builder: PageBuilder,
-    pages: Vec<[u8; BLOCK_SIZE]>,
-    position: u64,
-    /// Checksums of what is staged.
-    sums: BTreeMap<u64, u64>,
 }
 
 /// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment.
@@ -99,12 +88,26 @@ impl Backup {
     /// Opens it, and finishes what it was in the middle of.
     pub(super) fn open(device: Arc<dyn Device>) -> Result<Backup, Error> {
         let mut backup = Self::look(device)?;
-        // Whoever wrote the label may have been killed before its flush.
-        backup.labels.device.flush()?;
-        if backup.labels.label.state == State::Staged {
-            backup.apply()?;
-        }
+        backup.finish()?;
         Ok(backup)
+    }
+
+    /// The same of a backup of this set: another's stays as it is.
+    pub(super) fn open_of(device: Arc<dyn Device>, set: Uuid) -> Result<Backup, Error> {
+        let mut backup = Self::look(device)?;
+        if backup.label().set != set {
+            let device = backup.labels.device.name().into();
+            return Err(Error::OtherSet { device, expected: set, got: backup.label().set });
+        }
+        backup.finish()?;
+        Ok(backup)
+    }
+
+    /// Finishes what it was in the middle of.
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        // Whoever wrote the label may have been killed before its flush.
+        self.labels.device.flush()?;
+        if self.label().state == State::Staged { self.apply() } else { Ok(()) }
     }
 
     /// Opens it for reading: it stays as it is.
@@ -144,10 +147,12 @@ impl Backup {
         if self.label().state != State::Staged {
             return Ok(Vec::new());
         }
-        let pages = self.staged_pages()?;
-        let all = pages.iter().flat_map(|page| &page.entries).flat_map(Kept::of);
+        let mut pages = StagedPages::of(self);
         // Of a block that is there more than once the last one counts.
-        let newest: BTreeMap<u64, Kept> = all.map(|kept| (kept.address, kept)).collect();
+        let mut newest: BTreeMap<u64, Kept> = BTreeMap::new();
+        while let Some(page) = pages.next()? {
+            newest.extend(page.entries.iter().flat_map(Kept::of).map(|kept| (kept.address, kept)));
+        }
         Ok(newest.into_values().collect())
     }
 
@@ -208,24 +213,6 @@ impl Backup {
         self.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))
     }
 
-    /// Begins to stage.
-    pub(super) fn stager(&self) -> Stager {
-        let head = PageHead {
-            log: self.label().backup,
-            number: 0,
-            previous: 0,
-            generation: self.label().sequence,
-            data: 0,
-            applied: 0,
-            durable: 0,
-            is_barrier: false,
-            is_partial: false,
-            barrier: 0,
-            time: SystemTime::UNIX_EPOCH,
-        };
-        Stager { head, builder: PageBuilder::new(), pages: Vec::new(), position: 0, sums: BTreeMap::new() }
-    }
-
     /// Stages verified blocks with their addresses and checksums.
     pub(super) fn stage(&self, stager: &mut Stager, blocks: &[(u64, u64)], bytes: &[u8]) -> Result<(), crate::Error> {
         let position = stager.position + blocks.len() as u64;
@@ -235,14 +222,7 @@ impl Backup {
         }
         self.rings.write(Area::Data, stager.position, &[bytes])?;
         stager.position = position;
-        stager.sums.extend(blocks.iter().copied().filter(|(address, _)| *address < self.label().blocks));
-        for (address, sum) in blocks {
-            if stager.builder.append(stager.head.data, *address, &[*sum]) == 0 {
-                stager.finish_page();
-                stager.builder.append(stager.head.data, *address, &[*sum]);
-            }
-        }
-        Ok(())
+        stager.append(&self.rings, blocks)
     }
 
     /// The same of blocks of the log, with their bytes; zeros take no room.
@@ -256,7 +236,7 @@ impl Backup {
             let (now, later) = rest.split_at(run.len() * BLOCK_SIZE);
             rest = later;
             if run[0].is_zeros() {
-                stager.append_zeros(run[0].address, run.len() as u64);
+                stager.append_zeros(&self.rings, run[0].address, run.len() as u64)?;
             } else {
                 let sums: Vec<(u64, u64)> = run.iter().map(|kept| (kept.address, kept.sum)).collect();
                 self.stage(stager, &sums, now)?;
@@ -268,14 +248,8 @@ impl Backup {
     /// Makes what is staged the next state, which is at a point of the log with this label.
     pub(super) fn commit(&mut self, mut stager: Stager, to: Point, log: &Label) -> Result<(), Error> {
         // The blocks of checksums are staged like others: a power cut leaves all of them or none.
-        let sums = std::mem::take(&mut stager.sums);
-        self.written.extend(sums.keys().map(|address| address / GROUP_BLOCKS));
-        for changed in self.changed_sums(&sums)?.chunks(RUN_BLOCKS) {
-            let blocks: Vec<(u64, u64)> = changed.iter().map(|(block, bytes)| (*block, crc64(bytes))).collect();
-            let bytes: Vec<u8> = changed.iter().flat_map(|(_, bytes)| bytes).copied().collect();
-            self.stage(&mut stager, &blocks, &AlignedBuf::copy_of(&bytes))?;
-        }
-        let (pages, sum) = self.write_pages(stager)?;
+        self.stage_sums(&mut stager)?;
+        let (pages, sum) = stager.finish(&self.rings)?;
         self.flush()?;
         self.labels.write(|label| {
             label.state = State::Staged;
@@ -285,32 +259,22 @@ impl Backup {
         self.apply()
     }
 
-    /// Writes the pages of what is staged. How many they are, and the checksum of the last one.
-    pub(super) fn write_pages(&self, mut stager: Stager) -> Result<(u64, u64), crate::Error> {
-        stager.finish_page();
-        let pages = stager.pages.len() as u64;
-        if pages > self.rings.areas.meta_blocks {
-            let (device, reason) = (self.rings.device.name().into(), "its staging area has no room for these pages");
-            return Err(crate::Error::Unsuitable { device, reason });
-        }
-        self.rings.write(Area::Meta, 0, &[&AlignedBuf::copy_of(&stager.pages.concat())])?;
-        Ok((pages, stager.head.previous))
-    }
-
     /// Copies what is staged to its place. Doing it again is doing it once.
     pub(super) fn apply(&mut self) -> Result<(), Error> {
-        let pages = self.staged_pages()?;
-        let mut rest = &pages[..];
-        while !rest.is_empty() {
-            let mut blocks = 0;
-            let fit = |page: &&Page| {
-                blocks += page.data_blocks();
-                blocks <= APPLY_BLOCKS
-            };
-            let (batch, later) = rest.split_at(rest.iter().take_while(fit).count().max(1));
-            self.apply_pages(batch)?;
-            rest = later;
+        let mut pages = StagedPages::of(self);
+        // All of it is there before any of it replaces something.
+        pages.verify()?;
+        let (mut batch, mut blocks) = (Vec::new(), 0);
+        while let Some(page) = pages.next()? {
+            let of_page = page.blocks().max(1);
+            if blocks + of_page > APPLY_BLOCKS {
+                self.apply_pages(&batch)?;
+                (batch, blocks) = (Vec::new(), 0);
+            }
+            batch.push(page);
+            blocks += of_page;
         }
+        self.apply_pages(&batch)?;
         self.flush()?;
         let to = self.label().staging.to;
         self.labels.write(|label| {
@@ -368,65 +332,5 @@ impl Backup {
         }
         let (device, first) = (self.rings.device.name().into(), self.rings.block(Area::Data, position));
         Err(crate::Error::Damaged { device, operation: Operation::Read, first, expected, got })
-    }
-
-    /// The pages that the label counts; all of them, or an error.
-    fn staged_pages(&self) -> Result<Vec<Page>, Error> {
-        let Staging { pages: count, sum, .. } = self.label().staging;
-        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-        let mut pages: Vec<Page> = Vec::new();
-        let mut previous = 0;
-        if count > 0 {
-            self.rings.read(Area::Meta, 0, &mut bytes)?;
-        }
-        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        for (number, block) in (0..).zip(blocks) {
-            let decoded = Page::decode_mending(block, self.rings.areas.meta_start);
-            let next = pages.last().map_or(0, |last| last.head.data + last.data_blocks());
-            match decoded {
-                Ok(page)
-                    if page.head.log == self.label().backup
-                        && page.head.number == number
-                        && page.head.previous == previous
-                        && page.head.data == next =>
-                {
-                    previous = page.sum;
-                    pages.push(page);
-                }
-                Ok(page) => return Err(self.damaged(number, "a staged page", hex(page.sum))),
-                Err(Damaged::Sum(_)) => return Err(self.damaged(number, "a staged page", "a bad checksum".into())),
-                Err(Damaged::Other(fault)) => return Err(self.damaged(number, fault.what, fault.got)),
-            }
-        }
-        if previous == sum { Ok(pages) } else { Err(self.damaged(count, "the last staged page", hex(previous))) }
-    }
-
-    fn damaged(&self, number: u64, what: &'static str, got: String) -> Error {
-        let fault = Fault::new(what, format!("number {number} of {}", self.label().staging.pages), got);
-        let block = self.rings.block(Area::Meta, number);
-        Error::Damaged { device: self.rings.device.name().into(), block, fault }
-    }
-}
-
-impl Stager {
-    pub(super) fn append_zeros(&mut self, first: u64, count: u64) {
-        self.sums.extend((first..first + count).map(|address| (address, zero_sum())));
-        let mut done = 0;
-        while done < count {
-            match self.builder.append_zeros(self.head.data, first + done, count - done, false) {
-                0 => self.finish_page(),
-                some => done += some,
-            }
-        }
-    }
-
-    fn finish_page(&mut self) {
-        let builder = std::mem::replace(&mut self.builder, PageBuilder::new());
-        let blocks = builder.blocks();
-        let (bytes, sum) = builder.finish(&self.head);
-        self.pages.push(bytes);
-        self.head.number += 1;
-        self.head.previous = sum;
-        self.head.data += blocks;
     }
 }

@@ -102,30 +102,25 @@ impl Backup {
         (first, GROUP_BLOCKS.min(self.label().blocks - first))
     }
 
-    /// Blocks of checksums, with what is to be changed in them: address and new checksum.
-    pub(super) fn changed_sums(
+    /// The block of checksums of a group, with what is to be changed in it: addresses of the group, in order, and their new checksums.
+    pub(super) fn changed_group(
         &self,
-        changes: &BTreeMap<u64, u64>,
-    ) -> Result<Vec<(u64, [u8; BLOCK_SIZE])>, crate::Error> {
-        let mut reader = SumsReader::default();
-        let all: Vec<(u64, u64)> = changes.iter().map(|(address, sum)| (*address, *sum)).collect();
-        let mut changed = Vec::new();
-        for group in all.chunk_by(|a, b| a.0 / GROUP_BLOCKS == b.0 / GROUP_BLOCKS) {
-            let number = group[0].0 / GROUP_BLOCKS;
-            let (first, count) = self.group_blocks(number);
-            let mut sums = match group.len() as u64 == count {
-                true => Box::new([0; GROUP_BLOCKS as usize]),
-                false => match reader.read(self, number)? {
-                    Some(sums) => sums,
-                    None => self.sums_anew(number)?,
-                },
-            };
-            for (address, sum) in group {
-                sums[(address - first) as usize] = *sum;
-            }
-            changed.push((self.sums_block(number), sums::encode(self.sums_block(number), &sums)));
+        reader: &mut SumsReader,
+        changes: &[(u64, u64)],
+    ) -> Result<(u64, [u8; BLOCK_SIZE]), crate::Error> {
+        let number = changes[0].0 / GROUP_BLOCKS;
+        let (first, count) = self.group_blocks(number);
+        let mut sums = match changes.len() as u64 == count {
+            true => Box::new([0; GROUP_BLOCKS as usize]),
+            false => match reader.read(self, number)? {
+                Some(sums) => sums,
+                None => self.sums_anew(number)?,
+            },
+        };
+        for (address, sum) in changes {
+            sums[(address - first) as usize] = *sum;
         }
-        Ok(changed)
+        Ok((self.sums_block(number), sums::encode(self.sums_block(number), &sums)))
     }
 
     /// The checksums of a group, of what its blocks have. Nothing else is known of them where those that were there are damaged, or, in a
@@ -148,12 +143,18 @@ impl Backup {
 
     /// Writes blocks of checksums to their place.
     pub(super) fn write_sums(&self, changes: &BTreeMap<u64, u64>) -> Result<(), crate::Error> {
-        let changed = self.changed_sums(changes)?;
-        for run in changed.chunk_by(|a, b| a.0 + 1 == b.0) {
-            for part in run.chunks(WINDOW_BLOCKS as usize) {
-                let bytes =
-                    AlignedBuf::copy_of(&part.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<u8>>());
-                self.labels.device.write(part[0].0, &[IoSlice::new(&bytes)])?;
+        let all: Vec<(u64, u64)> = changes.iter().map(|(address, sum)| (*address, *sum)).collect();
+        let groups: Vec<&[(u64, u64)]> = all.chunk_by(|a, b| a.0 / GROUP_BLOCKS == b.0 / GROUP_BLOCKS).collect();
+        let mut reader = SumsReader::default();
+        // Some at once: each may be in a group of its own.
+        for some in groups.chunks(WINDOW_BLOCKS as usize) {
+            let mut changed = Vec::with_capacity(some.len());
+            for group in some {
+                changed.push(self.changed_group(&mut reader, group)?);
+            }
+            for run in changed.chunk_by(|a, b| a.0 + 1 == b.0) {
+                let bytes: Vec<u8> = run.iter().flat_map(|(_, bytes)| bytes).copied().collect();
+                self.labels.device.write(run[0].0, &[IoSlice::new(&AlignedBuf::copy_of(&bytes))])?;
             }
         }
         Ok(())
