@@ -151,7 +151,7 @@ impl Found<'_> {
         match finding.kind {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
-            FindingKind::BadCopy if self.is_named_twice(finding) => Remedy::LeaveAlone,
+            FindingKind::BadCopy | FindingKind::Unreadable if self.is_named_twice(finding) => Remedy::LeaveAlone,
             FindingKind::FreeEntry => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
@@ -309,11 +309,14 @@ mod tests {
         };
         let twice = [7, 8].map(|object| at(FindingKind::DoublyUsed, object, 100));
         let (bad, other) = (at(FindingKind::BadCopy, 7, 100), at(FindingKind::BadCopy, 7, 101));
+        let page = at(FindingKind::Unreadable, 7, 100);
         let of = |bad| {
             let findings = [&twice[0], &twice[1], bad].map(|finding| (finding, Some(Kind::Regular)));
             advice(&findings, BitmapRemedy::None, true)
         };
-        assert!(of(&bad).starts_with("where two pointers name one block") && !of(&bad).contains('|'), "{}", of(&bad));
+        for bad in [&bad, &page] {
+            assert!(of(bad).starts_with("where two pointers name one block") && !of(bad).contains('|'), "{}", of(bad));
+        }
         assert!(
             of(&other).starts_with("to put right what can be: holdfast check --repair /s|where two"),
             "{}",

@@ -217,7 +217,8 @@ fn the_check_finds_each_logic_bug_too() {
             }
             "blocks" => UsedButFree,
             "free" | "size" => FreeBlocks,
-            "references" | "dead lists" => References,
+            "references" => References,
+            "dead lists" => DoublyUsed,
             "next generation" | "pages" | "bounds" | "generations" => Record,
             "objects" | "metadata" => Counters,
             "object maps" | "orphans" => Maps,

@@ -128,7 +128,7 @@ fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
     }
 }
 
-/// The reference table counts the uses of a block beyond the first.
+/// The reference table counts the uses of a block beyond the first. If it can be read, those that it lacks are told where they are named twice.
 fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
     let mut addresses: Vec<u64> = seen.extra.keys().chain(seen.references.keys()).copied().collect();
     addresses.sort_unstable();
@@ -136,7 +136,8 @@ fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
     for address in addresses {
         let counted = seen.extra.get(&address).copied().unwrap_or(0);
         let written = u64::from(seen.references.get(&address).copied().unwrap_or(0));
-        if counted > written || counted < written && !report.incomplete {
+        let is_untold = counted > written && !seen.references_are_whole;
+        if is_untold || counted < written && !report.incomplete {
             let what = format!("{counted} uses beyond the first, the reference table has {written}");
             report.find(FindingKind::References, disk.place(address), what);
         }

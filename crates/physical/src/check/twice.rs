@@ -1,4 +1,4 @@
-//! Blocks that two pointers name, and are no shared pages. What one of the two should have there is not what the other one has: one of them finds a bad
+//! Blocks that two pointers name, and are no pages that the reference table counts as shared. What one of the two should have there is not what the other one has: one of them finds a bad
 //! copy, and puts right what it takes for that over what is the other's, as that does the next time. So it is told of both, and nothing
 //! is written there. That is known when all trees have been walked: until then bad copies wait.
 
@@ -48,6 +48,7 @@ impl Walk<'_> {
 
     /// Tells of blocks that are named twice, and puts right bad copies of the others.
     pub(super) fn finish(&mut self, trees: &Trees) {
+        self.add_uncounted();
         for (block, places) in self.named_twice(trees) {
             let mut find = |place, what| self.report.find(FindingKind::DoublyUsed, place, what);
             for (at, place) in places.iter().enumerate() {
@@ -56,7 +57,7 @@ impl Walk<'_> {
                     place.clone(),
                     match others.next() {
                         Some((_, other)) => format!("two pointers name this block: it is used by {} too", of(other)),
-                        None => "another pointer names this block, too".into(),
+                        None => "a dead list or another pointer names this block, too".into(),
                     },
                 );
             }

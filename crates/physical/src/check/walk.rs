@@ -50,6 +50,8 @@ pub(super) struct Seen {
     pub(super) metadata_kept: u64,
     /// The reference table as stored.
     pub(super) references: FxHashMap<u64, u32>,
+    /// All of it could be read.
+    pub(super) references_are_whole: bool,
     /// Ids of objects by domain, ascending; whether they are orphans.
     pub(super) objects: BTreeMap<DomainId, Vec<(u64, bool)>>,
     /// Ids in the maps of domains, ascending.
@@ -155,6 +157,7 @@ impl<'a> Walk<'a> {
             live: vec![0; words],
             held: vec![0; words],
             bitmap_is_whole: true,
+            references_are_whole: true,
             ..Seen::default()
         };
         let (state, newest_snapshot, deleted, births) = (SnapshotId::LIVE, 0, Vec::new(), Births::default());
@@ -205,6 +208,22 @@ impl<'a> Walk<'a> {
                     self.object(system_key(id), record, true);
                 }
             }
+        }
+    }
+
+    /// Pages that more pointers name than the reference table counts are named twice as well: whoever lets one go frees it.
+    pub(super) fn add_uncounted(&mut self) {
+        let Seen { extra, references, .. } = &self.seen;
+        if !self.seen.references_are_whole {
+            return;
+        }
+        let counted = |address| references.get(address).copied().unwrap_or(0);
+        let uncounted = extra.iter().filter(|(address, uses)| **uses > u64::from(counted(*address)));
+        let uncounted: Vec<u64> = uncounted.map(|(address, _)| *address).collect();
+        for address in uncounted {
+            let what = "used more often than the reference table counts".to_string();
+            self.seen.hidden.get_or_insert_with(|| (self.base.disk.place(address), what));
+            self.twice.insert(split_address(address).1);
         }
     }
 
@@ -288,6 +307,7 @@ impl<'a> Walk<'a> {
         if !owner.whole {
             self.report.incomplete = true;
             self.seen.bitmap_is_whole &= record.kind != RecordKind::System(SystemKind::Bitmap);
+            self.seen.references_are_whole &= record.kind != RecordKind::System(SystemKind::References);
             return;
         }
         if key.domain == DomainId::SYSTEM || in_snapshot {

@@ -1,7 +1,7 @@
 //! Pointers that have gone bad in memory where no sum sees it: nothing is repaired through them.
 
 use super::*;
-use crate::check::{CheckOptions, FindingKind, check};
+use crate::check::{BitmapRemedy, CheckOptions, FindingKind, check};
 use crate::format::BlockPointer;
 use crate::named::{Answer, OnDevice};
 use holdfast_block::Device;
@@ -326,30 +326,42 @@ fn the_device_is_asked_of_what_snapshots_have() {
     assert_eq!(states, 3, "each state has its own");
 }
 
-/// Of a store in which that has been stored.
-#[test]
-fn what_two_pointers_name_is_told_of_both_by_the_check_and_nothing_is_written_there() {
+/// A store in which an address of file 2, in its block of pointers of this level, has become that of file 3's first page, and has been stored; and that
+/// block.
+fn stored_astray(level: u8, slot: usize) -> (Rig, u64) {
     let rig = store();
     rig.write(2, 0).unwrap();
-    let aim = &aims()[0];
-    let good = pointer(&rig, object(2), 1, 1).address[0];
+    let good = pointer(&rig, object(2), level - 1, slot as u64).address[0];
     let victim = pointer(&rig, object(3), 0, 0).address[0];
     let lab = rig.module.lab();
     let targets = lab.targets(MetaKind::BlockTree);
-    let is_it = |target: &&Target| target.key() == NodeKey::new(object(2), 2, 0) && target.state == State::Changed;
+    let wanted = NodeKey::new(object(2), level, 0);
+    let is_it = |target: &&Target| target.key() == wanted && target.state == State::Changed;
     let target = targets.iter().find(is_it).expect("it has changed");
-    lab.strike_unseen(target, aim.at, &(good ^ victim).to_le_bytes()[..6]).expect("it is another");
+    lab.strike_unseen(target, 64 * slot, &(good ^ victim).to_le_bytes()[..6]).expect("it is another");
     rig.commit().unwrap();
     rig.module.base.cache.clear();
-    let sound = rig.device.snapshot();
-    for repair in [false, true, true] {
-        let report = check(rig.device.clone(), &CheckOptions { repair, ..CheckOptions::default() }).unwrap();
-        assert!(rig.device.snapshot() == sound && report.repaired == 0, "{report:?}");
-        let of = |kind| report.findings.iter().filter(move |it| it.kind == kind && it.place.address == Some(victim));
-        assert_eq!(of(FindingKind::BadCopy).count(), 1, "{report:?}");
-        let told: Vec<_> = of(FindingKind::DoublyUsed).map(|it| (it.place.object, it.what.as_str())).collect();
-        let [(one, one_what), (other, other_what)] = told[..] else { panic!("{told:?}") };
-        assert_eq!((one, other), (Some(object(2)), Some(object(3))));
-        assert!(one_what.contains("object 1:3") && other_what.contains("object 1:2"), "{told:?}");
+    (rig, victim)
+}
+
+/// Of blocks of pointers and of pages.
+#[test]
+fn what_two_pointers_name_is_told_of_both_by_the_check_and_nothing_is_written_there() {
+    for (level, kind) in [(2, FindingKind::BadCopy), (1, FindingKind::Unreadable)] {
+        let (rig, victim) = stored_astray(level, 1);
+        let sound = rig.device.snapshot();
+        for repair in [false, true, true] {
+            let report = check(rig.device.clone(), &CheckOptions { repair, ..CheckOptions::default() }).unwrap();
+            assert!(rig.device.snapshot() == sound && report.repaired == 0, "{report:?}");
+            let of =
+                |kind| report.findings.iter().filter(move |it| it.kind == kind && it.place.address == Some(victim));
+            assert_eq!(of(kind).count(), 1, "{report:?}");
+            let told: Vec<_> = of(FindingKind::DoublyUsed).map(|it| (it.place.object, it.what.as_str())).collect();
+            let [(one, one_what), (other, other_what)] = told[..] else { panic!("{report:?}") };
+            assert_eq!((one, other), (Some(object(2)), Some(object(3))));
+            assert!(one_what.contains("object 1:3") && other_what.contains("object 1:2"), "{told:?}");
+            // And nothing else that has another way out.
+            assert_eq!((report.findings.len(), report.bitmap), (3, BitmapRemedy::NotNeeded), "{report:?}");
+        }
     }
 }
