@@ -288,8 +288,8 @@ impl Behind {
         Ok(all)
     }
 
-    /// Reads the data of the newest versions up to a point. Gives the first block of the log that is damaged beyond what can be made good, and
-    /// the end of what is in front of its page.
+    /// Reads the data of the newest versions up to a point. Gives the first block of the log that is damaged beyond what can be made good, or cannot
+    /// be read, and the end of what is in front of its page.
     pub(super) fn damaged_data(&self, to: Point) -> Result<Option<(Error, Point)>, Error> {
         let mut newest = self.newest(to)?;
         newest.retain(|kept| !kept.is_zeros());
@@ -298,12 +298,13 @@ impl Behind {
         for part in newest.chunks(VERIFIED_BLOCKS) {
             let positions: Vec<u64> = part.iter().filter_map(Kept::position).collect();
             let bytes = &mut bytes[..part.len() * BLOCK_SIZE];
-            self.rings.read_each(Area::Data, &positions, bytes)?;
+            let unread = self.rings.read_each_that_can_be(Area::Data, &positions, bytes)?;
             let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
             for ((block, kept), position) in blocks.iter_mut().zip(part).zip(positions) {
                 if !is_good(block, kept.sum) {
                     let (device, at) = (self.rings.device.name().into(), self.rings.block(Area::Data, position));
-                    let of = format!("{}, for block {} of the set", hex(crc64(block)), kept.address);
+                    let got = unread.why(position).map_or(hex(crc64(block)), |why| format!("none ({why})"));
+                    let of = format!("{got}, for block {} of the set", kept.address);
                     let fault = Fault::new("checksum of a block's newest version", hex(kept.sum), of);
                     return Ok(Some((Error::Damaged { device, block: at, fault }, self.in_front_of(position)?)));
                 }
@@ -341,7 +342,7 @@ pub(super) fn verify_join(rings: &Rings, label: &Label, state: Point) -> Result<
         return Ok(());
     }
     let mut bytes = [0; BLOCK_SIZE];
-    rings.read(Area::Meta, page - 1, &mut bytes)?;
+    rings.read_what_can_be(Area::Meta, page - 1, &mut bytes)?;
     match Page::decode_mending(&mut bytes, label.blocks) {
         Ok(found) if found.head.log == label.log && found.head.number == page - 1 && found.sum != previous => {
             let (device, block) = (rings.device.name().into(), rings.block(Area::Meta, page - 1));

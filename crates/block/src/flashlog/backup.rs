@@ -752,12 +752,12 @@ impl Flashlog {
             let (now, later) = rest.split_at_mut(run.len() * BLOCK_SIZE);
             rest = later;
             let positions: Vec<u64> = run.iter().filter_map(Kept::position).collect();
-            self.rings.read_each(Area::Data, &positions, now)?;
+            let unread = self.rings.read_each_that_can_be(Area::Data, &positions, now)?;
             let (blocks, _none) = now.as_chunks_mut::<BLOCK_SIZE>();
             for ((block, kept), position) in blocks.iter_mut().zip(run).zip(positions) {
                 if crc64(block) != kept.sum {
                     let made_good = self.make_good(block, kept.address, kept.sum, position);
-                    made_good.map_err(|Failure { error, .. }| error)?;
+                    made_good.map_err(|Failure { error, .. }| unread.why(position).cloned().unwrap_or(error))?;
                 }
             }
         }

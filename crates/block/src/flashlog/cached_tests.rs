@@ -117,6 +117,9 @@ fn a_backup_that_was_killed_at_a_label_has_a_state_whenever_the_power_goes_later
         })
         .into();
     drop(device);
+    let shown = Cached::over(&set.backup);
+    shown.is_taken_up(0);
+    finish_backup(shown).expect("whoever only reads writes and flushes nothing");
     let back_up = |(main, log): &(MemoryDevice, MemoryDevice), backup: &Arc<Cached>| {
         let (device, _) = open(&Arc::new(main.clone()), &Arc::new(log.clone()), Mode::Synchronous).unwrap();
         device.backup(backup.clone()).is_ok()

@@ -460,7 +460,7 @@ impl Flashlog {
                     return Ok(true);
                 }
             };
-            self.rings.read(Area::Data, position, out).map_err(Failure::of(Side::Log))?;
+            let unread = self.rings.read_what_can_be(Area::Data, position, out).map_err(Failure::of(Side::Log))?;
             if crc64(out) == version.sum {
                 return Ok(true);
             }
@@ -469,8 +469,10 @@ impl Flashlog {
                 None => return Ok(false),
                 Some(newer) if !newer.is_at(position) => version = newer.clone(),
                 Some(_) => {
-                    let good = self.make_good(out, address, version.sum, position);
-                    return good.inspect_err(|failure| self.note_lost_data(failure)).map(|()| true);
+                    return self.make_good(out, address, version.sum, position).map(|()| true).map_err(|failure| {
+                        self.note_lost_data(&failure);
+                        unread.why(position).cloned().map_or(failure, Failure::of(Side::Log))
+                    });
                 }
             }
         }
@@ -485,7 +487,7 @@ impl Flashlog {
             blocks = later;
             let place = run[0].as_ref().map(|version| &version.place);
             if let Some(Place::Log(position)) = place {
-                self.rings.read(Area::Data, *position, now.as_flattened_mut())?;
+                self.rings.read_what_can_be(Area::Data, *position, now.as_flattened_mut())?;
             }
             for (block, version) in now.iter_mut().zip(run) {
                 from_main.push(match version {

@@ -176,10 +176,10 @@ impl Flashlog {
         usize::try_from(of_step.next_power_of_two()).map_or(most, |blocks| blocks.min(most))
     }
 
-    /// Reads what is at these positions of the data area, one after the other, without verifying it.
+    /// Reads what is at these positions of the data area, one after the other, without verifying it. What cannot be read does not have its checksum.
     pub(super) fn read_positions(&self, positions: &[u64]) -> Result<AlignedBuf, Failure> {
         let mut bytes = AlignedBuf::zeroed(positions.len() * BLOCK_SIZE);
-        self.rings.read_each(Area::Data, positions, &mut bytes).map_err(Failure::of(Side::Log))?;
+        self.rings.read_each_that_can_be(Area::Data, positions, &mut bytes).map_err(Failure::of(Side::Log))?;
         Ok(bytes)
     }
 }

@@ -26,6 +26,8 @@ struct Log {
     /// The first time.
     bug: AtomicU64,
     held: AtomicU64,
+    /// Nothing can be read.
+    is_dead: AtomicBool,
 }
 
 impl Filter for Log {
@@ -45,9 +47,9 @@ impl Filter for Log {
             self.bug.store(u64::MAX, Ordering::Relaxed);
             panic!("planted at {bug}");
         }
-        if (first..first + blocks).contains(&bad) {
+        if (first..first + blocks).contains(&bad) || self.is_dead.load(Ordering::Relaxed) {
             let (device, source) = ("log".into(), Arc::new(std::io::Error::from_raw_os_error(libc::EIO)));
-            return Err(Error::Io { device, operation: Operation::Read, first: Some(bad), length_bytes, source });
+            return Err(Error::Io { device, operation: Operation::Read, first: Some(first), length_bytes, source });
         }
         self.below.read(first, bufs)
     }
@@ -84,7 +86,7 @@ impl Rig {
         let (main, log) = set();
         let main = Arc::new(Main { below: main, before: OnceLock::new() });
         let [asked, bad, bug, held] = [0, u64::MAX, u64::MAX, u64::MAX].map(AtomicU64::new);
-        let log = Arc::new(Log { below: log, asked, bad, bug, held });
+        let log = Arc::new(Log { below: log, asked, bad, bug, held, is_dead: AtomicBool::new(false) });
         let (device, _) = Flashlog::open(main.clone(), log.clone(), options).unwrap();
         (0..WRITTEN).for_each(|at| put(&device, at, at + 1).unwrap());
         device.flush().unwrap();
@@ -153,19 +155,36 @@ fn the_next_piece_is_read_while_main_is_written_and_no_other() {
 }
 
 #[test]
-fn what_cannot_be_read_ends_it_where_it_is_needed() {
+fn a_block_that_cannot_be_read_is_lost_and_main_goes_on_without_it() {
     let rig = Rig::new(&few());
-    let bad = rig.in_log(4 * PIECE + 6);
-    rig.log.bad.store(bad, Ordering::Relaxed);
-    rig.wait_for_reads();
+    let lost = 4 * PIECE + 5;
+    rig.log.bad.store(rig.in_log(lost + 1), Ordering::Relaxed);
     let (done, has_ended_well) = read(&rig.device, || rig.device.catch_up());
-    assert!(
-        matches!(&done, Err(Error::Io { device, first, .. }) if &**device == "log" && *first == Some(bad)),
-        "{done:?}"
-    );
-    assert!(has_ended_well && rig.main_has(|at| at < 4 * PIECE));
-    // It is the log that has failed, for whoever comes then as well.
+    assert!(done.is_ok() && has_ended_well && rig.main_has(|at| at != lost), "{done:?}");
+    assert!(is_damaged(&*rig.device, lost) && rig.device.status().damage.main == Bad { blocks: 1, first: lost });
+    // It is not the log that has failed.
+    put(&*rig.device, lost, lost + 1).unwrap();
+    rig.device.settle().unwrap();
+    assert!(rig.main_has(|_| true) && rig.device.status().damage == Damage::default());
+}
+
+#[test]
+fn a_log_that_gives_nothing_any_more_has_failed() {
+    let rig = Rig::new(&few());
+    let log = rig.log.clone();
+    rig.before(move |first| {
+        if first == 3 * PIECE {
+            log.is_dead.store(true, Ordering::Relaxed);
+        }
+    });
+    let (done, has_ended_well) = read(&rig.device, || rig.device.catch_up());
+    assert!(matches!(&done, Err(Error::Io { device, .. }) if &**device == "log"), "{done:?}");
+    let has = |at: u64| get(&*rig.main.below, at) == block(at + 1);
+    assert!(has_ended_well && (0..4 * PIECE).all(has) && !(5 * PIECE..WRITTEN).any(has));
+    // For whoever comes then as well, also if it comes to itself.
+    rig.log.is_dead.store(false, Ordering::Relaxed);
     assert!(rig.device.failed_role() == Role::Log && matches!(rig.device.catch_up(), Err(Error::Latched { .. })));
+    assert_eq!(rig.device.status().damage, Damage::default());
 }
 
 #[test]

@@ -148,6 +148,8 @@ mod trim;
 mod turns;
 mod unread;
 #[cfg(test)]
+mod unreadable_tests;
+#[cfg(test)]
 mod unwritten_tests;
 mod verify;
 #[cfg(test)]

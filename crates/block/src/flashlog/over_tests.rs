@@ -1,11 +1,11 @@
 //! Backups over damage in the log that nobody needs any more.
 use super::backup_tests::{BLOCKS, Busy, Set, contents};
 use super::kept_tests::made_anew;
-use super::tests::{Unplugged, block, get, options, put, spoil};
+use super::tests::{Unplugged, Unreadable, block, get, options, put, spoil};
 use super::*;
-use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
-use std::io::IoSliceMut;
+use crate::Device;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where the log's data begins.
 const DATA: u64 = 3 * 256;
@@ -120,32 +120,14 @@ fn a_log_that_is_full_meanwhile_does_not_end_it() {
     }
 }
 
-/// A log that cannot read a block.
-struct Unreadable(Arc<MemoryDevice>, u64);
-
-impl Filter for Unreadable {
-    fn below(&self) -> &dyn Device {
-        &*self.0
-    }
-
-    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
-        let blocks = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
-        if (first..first + blocks).contains(&self.1) {
-            let (device, source) = (self.0.name().into(), Arc::new(std::io::Error::from_raw_os_error(libc::EIO)));
-            let (operation, length_bytes) = (Operation::Read, blocks * BLOCK_SIZE as u64);
-            return Err(crate::Error::Io { device, operation, first: Some(first), length_bytes, source });
-        }
-        self.0.read(first, bufs)
-    }
-}
-
 #[test]
 fn nor_does_one_that_cannot_be_read() {
     let (set, device, states) = damaged_between(60, 700, Mode::Synchronous);
     let at = (DATA..set.log.blocks()).find(|at| get(&*set.log, *at) == block(20_004)).unwrap();
     drop(device);
-    let log = Arc::new(Unreadable(set.log.clone(), at));
-    let (device, _) = Flashlog::open(set.main.clone(), log, &options(Mode::Synchronous)).unwrap();
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    log.at.store(at, Ordering::Relaxed);
     let done = device.backup(set.backup.clone()).unwrap();
     assert!(done.over_damage_first.is_some_and(|first| first < 10) && done.had_no_state, "{done:?}");
     assert!(contents(&*set.backup) == states[4]);

@@ -1,6 +1,7 @@
 //! The two rings of a log device: from positions that only ever grow to blocks of the device.
 
-use super::format::Areas;
+use super::format::{Areas, LABELS_BLOCKS};
+use super::policy::Symptom;
 use crate::{BLOCK_SIZE, Device, Error, Read, Write};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -9,6 +10,17 @@ use std::sync::Arc;
 pub(super) struct Rings {
     pub(super) device: Arc<dyn Device>,
     pub(super) areas: Areas,
+}
+
+/// Blocks that could not be read, by position, with the reason.
+#[derive(Default)]
+pub(super) struct Unread(Vec<(u64, Error)>);
+
+impl Unread {
+    /// Why what is at this position could not be read, if it is one of them.
+    pub(super) fn why(&self, position: u64) -> Option<&Error> {
+        self.0.iter().find(|(at, _)| *at == position).map(|(_, error)| error)
+    }
 }
 
 /// One of the two areas.
@@ -109,6 +121,65 @@ impl Rings {
         let (first, second) = bytes.split_at_mut(before);
         self.device.read(self.block(area, position), &mut [IoSliceMut::new(first)])?;
         if second.is_empty() { Ok(()) } else { self.device.read(self.bounds(area).0, &mut [IoSliceMut::new(second)]) }
+    }
+
+    /// The same of a log. Blocks that cannot be read are zeros, so that whoever verifies them takes them for damaged ones; they come with the
+    /// reason.
+    ///
+    /// # Errors
+    /// The device is not there, or gives nothing at all.
+    pub(super) fn read_what_can_be(&self, area: Area, position: u64, bytes: &mut [u8]) -> Result<Unread, Error> {
+        match self.read(area, position, bytes) {
+            Ok(()) => Ok(Unread::default()),
+            Err(error) => self.read_by_block(area, position.., bytes, error),
+        }
+    }
+
+    /// The same as [`Rings::read_each`].
+    ///
+    /// # Errors
+    /// As for [`Rings::read_what_can_be`].
+    pub(super) fn read_each_that_can_be(
+        &self,
+        area: Area,
+        positions: &[u64],
+        bytes: &mut [u8],
+    ) -> Result<Unread, Error> {
+        match self.read_each(area, positions, bytes) {
+            Ok(()) => Ok(Unread::default()),
+            Err(error) => self.read_by_block(area, positions.iter().copied(), bytes, error),
+        }
+    }
+
+    /// After an error with all of them.
+    fn read_by_block(
+        &self,
+        area: Area,
+        positions: impl IntoIterator<Item = u64>,
+        bytes: &mut [u8],
+        error: Error,
+    ) -> Result<Unread, Error> {
+        self.fails_there_only(error)?;
+        let mut unread = Unread::default();
+        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+        for (block, position) in blocks.iter_mut().zip(positions) {
+            if let Err(error) = self.read(area, position, block) {
+                let error = self.fails_there_only(error)?;
+                let (device, at) = (self.device.name(), self.block(area, position));
+                tracing::warn!(device, block = at, %error, "a block of the log cannot be read: it counts as damaged");
+                block.fill(0);
+                unread.0.push((position, error));
+            }
+        }
+        Ok(unread)
+    }
+
+    /// That a read has failed because of its blocks. If the labels cannot be read either, it is the device that has failed.
+    fn fails_there_only(&self, error: Error) -> Result<Error, Error> {
+        let is_of_read = error.root().is_device_failure() && Symptom::of(&error) == Symptom::Read;
+        let mut block = [0; BLOCK_SIZE];
+        let mut can_read = |at| self.device.read(at, &mut [IoSliceMut::new(&mut block)]).is_ok();
+        if is_of_read && [0, LABELS_BLOCKS - 1].into_iter().any(&mut can_read) { Ok(error) } else { Err(error) }
     }
 }
 

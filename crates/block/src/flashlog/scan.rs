@@ -3,7 +3,7 @@
 use super::Error;
 use super::at::Kept;
 use super::format::{Fault, Label, Page, Point, hex};
-use super::ring::{Area, Rings};
+use super::ring::{Area, Rings, Unread};
 use crate::{AlignedBuf, BLOCK_SIZE};
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) fn has_data(
             continue;
         }
         let mut bytes = AlignedBuf::zeroed(entry.sums().len() * BLOCK_SIZE);
-        rings.read(Area::Data, entry.data, &mut bytes)?;
+        rings.read_what_can_be(Area::Data, entry.data, &mut bytes)?;
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for ((block, kept), position) in blocks.iter_mut().zip(Kept::of(entry)).zip(entry.data..) {
             if !is_good(block, kept, position)? {
@@ -45,13 +45,15 @@ pub(super) struct Scan<'a> {
     buffer: AlignedBuf,
     /// Number of the page that the buffer begins with, and how many it has.
     buffered: (u64, u64),
+    /// Of these.
+    unread: Unread,
 }
 
 impl<'a> Scan<'a> {
     /// From a point on, which the label has.
     pub(super) fn new(rings: &'a Rings, label: &'a Label, at: Point, any_generation: bool) -> Scan<'a> {
         let buffer = AlignedBuf::zeroed(READ_PAGES as usize * BLOCK_SIZE);
-        Scan { rings, label, at, any_generation, mends: true, buffer, buffered: (0, 0) }
+        Scan { rings, label, at, any_generation, mends: true, buffer, buffered: (0, 0), unread: Unread::default() }
     }
 
     /// Writes nothing: a page that is made good is so in memory only.
@@ -87,7 +89,8 @@ impl<'a> Scan<'a> {
     /// That the next page is not there.
     pub(super) fn missing(&self) -> Error {
         let (device, block) = (self.rings.device.name().into(), self.rings.block(Area::Meta, self.at.page));
-        let fault = Fault::new("page of the log", format!("page {}", self.at.page), "another");
+        let got = self.unread.why(self.at.page).map_or("another".to_string(), |why| format!("none: {why}"));
+        let fault = Fault::new("page of the log", format!("page {}", self.at.page), got);
         Error::Damaged { device, block, fault }
     }
 
@@ -120,10 +123,12 @@ impl<'a> Scan<'a> {
             return Err(Error::MissingPages { device: device(), block, expected, got });
         }
         let device = device();
-        self.later_page(got)?.map_or(Ok(()), |fault| Err(Error::Damaged { device, block, fault }))
+        let missing = self.unread.why(got).map_or("none".to_string(), |why| format!("none ({why})"));
+        self.later_page(got, &missing)?.map_or(Ok(()), |fault| Err(Error::Damaged { device, block, fault }))
     }
 
-    fn later_page(&mut self, missing: u64) -> Result<Option<Fault>, Error> {
+    /// That a later page counts the missing one as durable, instead of which there is this.
+    fn later_page(&mut self, missing: u64, got: &str) -> Result<Option<Fault>, Error> {
         let end = self.label.tail.page.saturating_add(self.rings.areas.meta_blocks);
         for number in missing + 1..end.min(missing + LOOK_AHEAD_PAGES) {
             let blocks = self.label.blocks;
@@ -132,7 +137,7 @@ impl<'a> Scan<'a> {
             let head = &page.head;
             let is_ours = head.log == self.label.log && head.generation == self.label.generation;
             if is_ours && head.number == number && head.durable > missing {
-                let got = format!("none, and page {number} ({}) counts it as durable", hex(page.sum));
+                let got = format!("{got}, and page {number} ({}) counts it as durable", hex(page.sum));
                 return Ok(Some(Fault::new("page of the log", format!("page {missing}"), got)));
             }
         }
@@ -143,7 +148,8 @@ impl<'a> Scan<'a> {
         let (first, count) = self.buffered;
         if !(first..first + count).contains(&number) {
             let count = READ_PAGES.min(self.rings.areas.meta_blocks);
-            self.rings.read(Area::Meta, number, &mut self.buffer[..count as usize * BLOCK_SIZE])?;
+            let buffer = &mut self.buffer[..count as usize * BLOCK_SIZE];
+            self.unread = self.rings.read_what_can_be(Area::Meta, number, buffer)?;
             self.buffered = (number, count);
         }
         let (pages, _none) = self.buffer.as_chunks::<BLOCK_SIZE>();

@@ -40,12 +40,16 @@ pub(super) struct Backup {
     pub(super) written: BTreeSet<u64>,
 }
 
-/// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment.
+/// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment. Writes only then.
 ///
 /// # Errors
 /// [`Error::Incomplete`]: there is no such moment yet. [`Error`] tells what else is wrong with it.
 pub fn finish_backup(device: Arc<dyn Device>) -> Result<(), Error> {
-    Backup::open(device)?.check_complete()
+    let mut backup = Backup::look(device)?;
+    if backup.label().state == State::Staged {
+        backup.finish()?;
+    }
+    backup.check_complete()
 }
 
 impl Backup {

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 pub(super) fn block(number: u64) -> Vec<u8> {
@@ -370,6 +370,51 @@ impl Filter for Unplugged {
     fn on_flush(&self) -> Result<(), crate::Error> {
         self.count(Operation::Flush)?;
         self.device.flush()
+    }
+}
+
+/// A device that has a block which cannot be read, until it is written to.
+pub(super) struct Unreadable {
+    device: Arc<MemoryDevice>,
+    pub(super) at: AtomicU64,
+}
+
+impl Unreadable {
+    pub(super) fn at(device: &Arc<MemoryDevice>, at: u64) -> Arc<Unreadable> {
+        Arc::new(Unreadable { device: device.clone(), at: AtomicU64::new(at) })
+    }
+
+    /// Whether a request is for that block.
+    fn has(&self, first: u64, length_bytes: u64) -> bool {
+        (first..first + length_bytes / BLOCK_SIZE as u64).contains(&self.at.load(Ordering::Relaxed))
+    }
+}
+
+impl Filter for Unreadable {
+    fn below(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let length_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        if self.has(first, length_bytes) {
+            let (device, source) = (self.device.name().into(), Arc::new(std::io::Error::from_raw_os_error(libc::EIO)));
+            return Err(crate::Error::Io {
+                device,
+                operation: Operation::Read,
+                first: Some(first),
+                length_bytes,
+                source,
+            });
+        }
+        self.device.read(first, bufs)
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        if self.has(first, bufs.iter().map(|buf| buf.len() as u64).sum()) {
+            self.at.store(u64::MAX, Ordering::Relaxed);
+        }
+        self.device.write(first, bufs)
     }
 }
 

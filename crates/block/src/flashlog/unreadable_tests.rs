@@ -1,0 +1,168 @@
+//! A block of the log that cannot be read is as one that is damaged: made good from whoever has it, lost, or stepped in front of.
+use super::backup_tests::{BLOCKS, Set, contents};
+use super::kept_tests::made_anew;
+use super::lost_tests::{DATA, is_damaged};
+use super::tests::{Unreadable, block, get, options, put};
+use super::*;
+use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where the log's pages are.
+const META: std::ops::Range<u64> = 256..512;
+
+/// Where the log has what was written with a number.
+fn in_log(log: &MemoryDevice, number: u64) -> u64 {
+    (DATA..log.blocks()).find(|at| get(log, *at) == block(number)).unwrap()
+}
+
+fn copy(device: &Arc<MemoryDevice>) -> Arc<MemoryDevice> {
+    Arc::new((**device).clone())
+}
+
+/// A set with three flushed writes since its backup, and the states that it had, the first of them the backup's. It was closed, or its end is
+/// one of which nothing says that it was durable.
+fn with_three(is_closed: bool, mode: Mode) -> (Set, Vec<Vec<u8>>) {
+    let (set, device) = Set::in_mode(mode);
+    let mut states = vec![contents(&device)];
+    for (number, value) in [(1, 500), (2, 600), (1, 700)] {
+        put(&device, number, value).unwrap();
+        device.flush().unwrap();
+        states.push(contents(&device));
+    }
+    if is_closed {
+        device.settle().unwrap();
+    }
+    drop(device);
+    (set, states)
+}
+
+type Made = Result<(Vec<u8>, Rebuilt), Error>;
+
+/// Main made anew with a log of which a block cannot be read.
+fn make(set: &Set, at: u64, drop_later: bool) -> Made {
+    let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later, accept_damage: false };
+    let (main, log) = (Arc::new(MemoryDevice::new(set.main.blocks())), Unreadable::at(&copy(&set.log), at));
+    let rebuilt = rebuild_at(copy(&set.backup), log.clone(), main.clone(), &how)?;
+    let (device, _) = Flashlog::open(main, log, &options(Mode::Synchronous))?;
+    Ok((contents(&device), rebuilt))
+}
+
+#[test]
+fn a_main_is_made_anew_of_what_is_in_front_of_data_that_cannot_be_read_if_that_will_do() {
+    let (set, states) = with_three(true, Mode::Asynchronous);
+    assert!(make(&set, in_log(&set.log, 500), false).unwrap().0 == states[3], "nobody needs it");
+    for (number, left) in [(600, 1), (700, 2)] {
+        let at = in_log(&set.log, number);
+        let refused = make(&set, at, false).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { block, .. } if block == at), "{refused}");
+        let words = refused.to_string();
+        assert!(words.contains("os error 5") && words.contains("of the set"), "{words}");
+        let (made, rebuilt) = make(&set, at, true).unwrap();
+        assert!(made == states[left] && rebuilt.dropped.is_damaged, "{number}");
+    }
+}
+
+#[test]
+fn a_main_is_made_anew_of_what_is_in_front_of_a_page_that_cannot_be_read_if_that_will_do() {
+    let (set, states) = with_three(true, Mode::Asynchronous);
+    let mut refused = 0;
+    for at in META.filter(|at| get(&*set.log, *at) != [0; BLOCK_SIZE]) {
+        match make(&set, at, false) {
+            Ok((made, _)) => assert!(made == states[3], "the page at {at} is the backup's"),
+            Err(error) => {
+                refused += 1;
+                assert!(
+                    matches!(error, Error::Damaged { block, .. } | Error::MissingPages { block, .. } if block == at),
+                    "{error}"
+                );
+                let (made, rebuilt) = make(&set, at, true).unwrap();
+                assert!(states[..3].contains(&made) && rebuilt.dropped.is_damaged, "the page at {at}");
+            }
+        }
+    }
+    assert!(refused >= 3);
+}
+
+#[test]
+fn at_the_end_it_is_taken_for_what_a_power_cut_left() {
+    let (set, states) = with_three(false, Mode::Synchronous);
+    assert!(make(&set, in_log(&set.log, 700), false).unwrap().0 == states[2]);
+}
+
+#[test]
+fn an_opening_makes_good_what_main_has() {
+    // Also of what nothing says was durable.
+    for number in [500, 600, 700] {
+        let (set, states) = with_three(false, Mode::Synchronous);
+        let at = in_log(&set.log, number);
+        let log = Unreadable::at(&set.log, at);
+        let opened = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous));
+        let (device, _) = opened.unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert!(contents(&device) == states[3] && device.status().damage == Damage::default(), "{number}");
+        // What is replaced need not be read.
+        if number != 500 {
+            assert_eq!(log.at.load(Ordering::Relaxed), u64::MAX, "{number} was not written again");
+            assert!(get(&*set.log, at) == block(number));
+        }
+        device.settle().unwrap();
+        drop(device);
+        assert!(number == 500 || made_anew(&set) == states[3]);
+    }
+}
+
+#[test]
+fn what_only_the_log_has_is_read_with_an_error_until_it_is_written_anew_and_nothing_else_is_amiss() {
+    let (set, states) = with_three(true, Mode::Asynchronous);
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap();
+    (10..20).for_each(|at| put(&device, at, 1000 + at).unwrap());
+    device.flush().unwrap();
+    let main = contents(&device);
+    // Memory has it no more.
+    drop(device);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap();
+    log.at.store(in_log(&set.log, 1015), Ordering::Relaxed);
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let error = device.read(15, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap_err();
+    assert!(error.to_string().contains("os error 5"), "{error}");
+    device.catch_up().unwrap();
+    assert!(is_damaged(&device, 15) && device.status().damage.main == Bad { blocks: 1, first: 15 });
+    assert!((10..20).filter(|at| *at != 15).all(|at| get(&device, at) == block(1000 + at)));
+    put(&device, 15, 1015).unwrap();
+    device.settle().unwrap();
+    assert!(contents(&device) == main && main != states[3] && device.status().damage == Damage::default());
+}
+
+#[test]
+fn a_backup_takes_from_main_what_the_log_cannot_give() {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    drop(device);
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    (10..20).for_each(|at| put(&device, at, 1000 + at).unwrap());
+    device.settle().unwrap();
+    log.at.store(in_log(&set.log, 1015), Ordering::Relaxed);
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device));
+}
+
+#[test]
+fn a_full_log_lets_go_of_pages_that_cannot_be_read_and_all_counts_as_changed() {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    drop(device);
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    for number in 0..3000 {
+        put(&device, number % 20, number).unwrap();
+        if number == 100 {
+            device.flush().unwrap();
+            let first = META.clone().find(|at| get(&*set.log, *at) != [0; BLOCK_SIZE]).unwrap();
+            log.at.store(first + 3, Ordering::Relaxed);
+        }
+    }
+    device.settle().unwrap();
+    assert_eq!(device.status().changed_blocks, BLOCKS);
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&device) && device.status().changed_blocks == 0);
+}
