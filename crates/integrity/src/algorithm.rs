@@ -119,9 +119,9 @@ impl Algorithm {
         }
     }
 
-    /// Copies `from`, which the processor's cache has, to `to`, which is as long and lies in memory, and gives the checksum of what was read.
+    /// Copies `from`, which the processor's cache has, to `to`, which is as long and lies in memory, and gives the checksum that it had before.
     ///
-    /// A processor without AVX-512 reads a block of 4 KiB once for both under CRC-64 and xor64. With AVX-512 it is summed first: multiplications that
+    /// A processor without AVX-512 reads a block of 4 KiB once for both under CRC-64 and xor64. With AVX-512 it is summed first, so that a change in between shows: multiplications that
     /// take turns with stores wait for them. On a Zen 5 a block that goes anywhere in memory takes 219 ns so, 269 in one pass (CRC-64, `page_speed`).
     ///
     /// # Panics
