@@ -21,7 +21,9 @@ use crate::open::{read_label, read_superblocks};
 use crate::tree::{Trees, span};
 use holdfast_guard::closed;
 use holdfast_object::{Corruption, DomainId, Epoch, Error, ObjectKey, Place, Result};
-use std::cell::OnceCell;
+use rustc_hash::FxHashMap;
+use std::cell::{OnceCell, RefCell};
+use std::sync::Arc;
 
 /// The trees of the last recovery point, as the device has them. For one hold of the read gate, or of all that there is: what it has
 /// freed since is not handed out meanwhile.
@@ -29,6 +31,17 @@ pub(crate) struct OnDevice<'a> {
     disk: &'a Disk,
     /// `None`: it cannot be read.
     newest: OnceCell<Option<Superblock>>,
+    /// Of domains that have been asked for: what only snapshots have may be many blocks, and each is asked of by itself. `None`: it cannot be read.
+    listed: RefCell<FxHashMap<DomainId, Option<Arc<Listed>>>>,
+}
+
+/// What the list of a domain's snapshots has.
+#[derive(Default)]
+struct Listed {
+    /// Those that are not deleted.
+    snapshots: Vec<StoredSnapshot>,
+    /// There is an entry that cannot be read.
+    lacks_some: bool,
 }
 
 /// What the device has in the place of a pointer.
@@ -45,7 +58,7 @@ pub(crate) enum Answer {
 impl<'a> OnDevice<'a> {
     /// Reads nothing yet.
     pub(crate) fn new(disk: &'a Disk) -> OnDevice<'a> {
-        OnDevice { disk, newest: OnceCell::new() }
+        OnDevice { disk, newest: OnceCell::new(), listed: RefCell::default() }
     }
 
     /// What there is in the place of a pointer to this block.
@@ -132,9 +145,20 @@ impl<'a> OnDevice<'a> {
         domain: DomainId,
         born: Epoch,
     ) -> Option<(Option<StoredSnapshot>, bool)> {
+        let known = self.listed.borrow().get(&domain).cloned();
+        let listed = known.unwrap_or_else(|| {
+            let listed = self.list(newest, domain).map(Arc::new);
+            self.listed.borrow_mut().insert(domain, listed.clone());
+            listed
+        })?;
+        let since = listed.snapshots.iter().filter(|stored| stored.epoch >= born);
+        Some((since.min_by_key(|stored| stored.epoch).cloned(), !listed.lacks_some))
+    }
+
+    fn list(&self, newest: &Superblock, domain: DomainId) -> Option<Listed> {
         let list = system_key(snapshots_of(domain));
-        let Some(record) = self.record(newest, list)? else { return Some((None, true)) };
-        let (mut first, mut is_whole) = (None::<StoredSnapshot>, true);
+        let mut listed = Listed::default();
+        let Some(record) = self.record(newest, list)? else { return Some(listed) };
         let mut below = vec![(NodeKey::new(list, record.levels, 0), record.root)];
         while let Some((node, pointer)) = below.pop().filter(|(_, pointer)| !pointer.is_hole()) {
             let bytes = stored_block(self.disk, node, &pointer)?;
@@ -149,13 +173,11 @@ impl<'a> OnDevice<'a> {
             for entry in bytes.as_chunks::<SNAPSHOT_BYTES>().0 {
                 let stored = StoredSnapshot::decode(entry, newest.epoch, self.disk.blocks());
                 // What is in one that is free means nothing.
-                is_whole &= stored.is_ok() || StoredSnapshot::is_free(entry);
-                let stored = stored.ok().flatten();
-                let stored = stored.filter(|stored| !stored.is_deleted && stored.epoch >= born);
-                first = first.into_iter().chain(stored).min_by_key(|stored| stored.epoch);
+                listed.lacks_some |= stored.is_err() && !StoredSnapshot::is_free(entry);
+                listed.snapshots.extend(stored.ok().flatten().filter(|stored| !stored.is_deleted));
             }
         }
-        Some((first, is_whole))
+        Some(listed)
     }
 }
 

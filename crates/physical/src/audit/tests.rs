@@ -233,10 +233,13 @@ fn the_check_finds_each_logic_bug_too() {
     }
 }
 
-/// The check finds something of this kind.
+/// The check finds something of this kind; and it says of which snapshot an object is.
 fn found(rig: &Rig, kind: FindingKind, what: &str) {
-    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
-    assert!(report.findings.iter().any(|finding| finding.kind == kind), "{what}: {:?}", report.findings);
+    let findings = check(rig.device.clone(), &CheckOptions::default()).unwrap().findings;
+    assert!(findings.iter().any(|finding| finding.kind == kind), "{what}: {findings:?}");
+    let of_snapshots = findings.iter().filter(|it| it.kind == FindingKind::Snapshot).filter_map(|it| it.place.object);
+    let is_living = |key: &ObjectKey| key.domain == DomainId::MAIN && key.object == key.object.live();
+    assert_eq!(of_snapshots.filter(is_living).count(), 0, "{what}: {findings:?}");
 }
 
 /// A store with a snapshot that has all of an object.

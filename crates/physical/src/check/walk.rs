@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
             let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
             let Some(used) = self.seen.used.get(word) else { continue };
             if used & bit == 0 {
-                let place = key.place(&self.base.disk, address);
+                let place = in_state(key.place(&self.base.disk, address), self.state);
                 self.report.find(FindingKind::Snapshot, place, "a block of a snapshot, in no dead list");
             }
             if self.seen.live[word] & bit == 0 && self.seen.held[word] & bit == 0 {
@@ -288,7 +288,8 @@ impl<'a> Walk<'a> {
         if let Some((told, told_page)) = self.births.contradicts(address, born, is_page) {
             let sort = |is_page| if is_page { "a page" } else { "metadata" };
             let what = format!("{} of epoch {born}, in a dead list as {} of {told}", sort(is_page), sort(told_page));
-            self.report.find(FindingKind::Snapshot, key.place(&self.base.disk, address), what);
+            let place = in_state(key.place(&self.base.disk, address), self.state);
+            self.report.find(FindingKind::Snapshot, place, what);
         }
     }
 
@@ -346,7 +347,8 @@ impl<'a> Walk<'a> {
         self.report.metadata_blocks += pointer.addresses().count() as u64;
         if !pointer.seeded || pointer.address[1] == 0 {
             let what = "metadata without a second copy or without its place in the checksum";
-            self.report.find(FindingKind::Pointer, key.place(&self.base.disk, pointer.address[0]), what);
+            let place = in_state(key.place(&self.base.disk, pointer.address[0]), self.state);
+            self.report.find(FindingKind::Pointer, place, what);
         }
         let Some(mut block) = self.load(key, pointer) else {
             owner.whole = false;
@@ -361,7 +363,7 @@ impl<'a> Walk<'a> {
         if let Err(Error::Corrupt(corruption)) = block.settle(&self.base.disk, key, pointer.address[0]) {
             let what = corruption.without_place();
             self.hides(owner, key, pointer, what.clone());
-            self.report.find(FindingKind::Pointer, corruption.place, what);
+            self.report.find(FindingKind::Pointer, in_state(corruption.place, self.state), what);
             owner.whole = false;
             return;
         }

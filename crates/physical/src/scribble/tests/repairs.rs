@@ -326,6 +326,24 @@ fn the_device_is_asked_of_what_snapshots_have() {
     assert_eq!(states, 3, "each state has its own");
 }
 
+/// There may be many blocks that only snapshots have.
+#[test]
+fn the_list_of_snapshots_is_read_once_for_all_that_is_asked() {
+    let rig = store();
+    snapshot(&rig, "first");
+    rig.commit().unwrap();
+    let kept = [0, 1].map(|index| (NodeKey::new(object(NAMES), 0, index), pointer(&rig, object(NAMES), 0, index)));
+    (0..2).for_each(|index| rig.write(NAMES, index).unwrap());
+    rig.commit().unwrap();
+    let on_device = OnDevice::new(&rig.module.base.disk);
+    let reads = kept.map(|(node, pointer)| {
+        let before = rig.module.status().counters.device_reads;
+        assert_eq!(on_device.ask(node, &pointer), Answer::Same);
+        rig.module.status().counters.device_reads - before
+    });
+    assert!(reads[1] < reads[0], "{reads:?}");
+}
+
 /// A store in which an address of file 2, in its block of pointers of this level, has become that of file 3's first page, and has been stored; and that
 /// block.
 fn stored_astray(level: u8, slot: usize) -> (Rig, u64) {
