@@ -59,7 +59,7 @@ impl Head {
     }
 
     /// For those who have waited for the head: what they would write would be behind a gap. They fail as the first one did.
-    fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
@@ -274,12 +274,13 @@ impl Flashlog {
         }
         let barrier = head.barrier;
         if self.stages.lock().held.is_none_or(|held| held.page < to.page) {
-            self.forget_held()?;
+            head.note(self.forget_held())?;
         }
         // An opening begins with what main does not have, which must not be in front of the tail.
         let applied = Some(head.labels.label.applied).filter(|applied| applied.page > to.page).unwrap_or(to);
         let change = |label: &mut Label| (label.tail, label.applied, label.barrier) = (to, applied, barrier);
-        head.labels.write_map(&marked, change).map_err(Failure::of(Side::Log))?;
+        let written = head.labels.write_map(&marked, change);
+        head.note(written.map_err(Failure::of(Side::Log)))?;
         (head.changed, head.keep) = (Some(marked), Some(to));
         self.trim(head, let_go_of);
         Ok(())

@@ -313,6 +313,7 @@ impl Flashlog {
 
     /// From now on the log is kept for this backup, of which nothing is known: all counts as changed.
     fn keep_for(&self, head: &mut Head, now: Point, name: Uuid) -> Result<(), Failure> {
+        self.check_head(head)?;
         let all = Regions::all(self.blocks).about(now.page, now.page);
         head.keep = Some(now);
         let applied = self.stages.lock().applied;
@@ -322,7 +323,12 @@ impl Flashlog {
             label.backup_sequence = 0;
         });
         (head.changed, head.changed_since) = (Some(all), Regions::none(self.blocks));
-        written.map_err(Failure::of(Side::Log))
+        head.note(written.map_err(Failure::of(Side::Log)))
+    }
+
+    /// That the log's label may be written: not when something of the log has failed, nor when the set has stopped, or has let it go.
+    pub(super) fn check_head(&self, head: &Head) -> Result<(), Failure> {
+        head.check().and_then(|()| self.check_latch())
     }
 
     /// One that has no state is copied whole, from now on.
@@ -473,10 +479,12 @@ impl Flashlog {
             Ok(())
         } else {
             head.changed = Some(since.clone());
-            head.labels.write_map(&since, |_| ())
+            let may = self.check_head(&head);
+            let written = may.and_then(|()| head.labels.write_map(&since, |_| ()).map_err(Failure::of(Side::Log)));
+            head.note(written)
         };
         drop(head);
-        Ok(self.heed(written.map_err(Failure::of(Side::Log)))?)
+        Ok(self.heed(written)?)
     }
 
     /// The same by way of the staging area, so that the backup keeps its state until it has the next one. None if there is no room, or if
@@ -631,8 +639,10 @@ impl Flashlog {
         if head.changed.as_ref().is_none_or(|changed| backup.label().applied.page < changed.to) {
             return Ok(());
         }
-        head.changed = None;
-        let written = head.labels.write(|label| label.has_map = false).map_err(Failure::of(Side::Log));
+        let may = self.check_head(&head);
+        let written =
+            may.and_then(|()| head.labels.write(|label| label.has_map = false).map_err(Failure::of(Side::Log)));
+        let written = head.note(written).map(|()| head.changed = None);
         drop(head);
         Ok(self.heed(written)?)
     }

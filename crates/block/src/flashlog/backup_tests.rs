@@ -492,3 +492,30 @@ fn a_set_is_used_while_it_is_backed_up() {
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device));
 }
+
+#[test]
+fn a_log_whose_label_a_backup_cannot_write_has_failed_before_others_write_to_it() {
+    // What has changed has room in the staging area, or not; another backup.
+    for case in 0..3 {
+        for requests in 0.. {
+            let (set, device) = Set::new();
+            overflow(&device, if case == 0 { 150 } else { 700 }, 9);
+            device.settle().unwrap();
+            drop(device);
+            let failing = Unplugged::after(&set.log, i64::MAX);
+            let (device, _) = Flashlog::open(set.main.clone(), failing.clone(), &options(Mode::Synchronous)).unwrap();
+            if case == 2 {
+                device.create_backup(set.backup.clone(), Uuid([61; 16])).unwrap();
+            }
+            failing.left.store(requests, Ordering::Relaxed);
+            let done = device.backup(set.backup.clone());
+            failing.left.store(i64::MAX, Ordering::Relaxed);
+            if done.is_ok() {
+                assert!(requests > 3, "case {case}");
+                break;
+            }
+            let failed = device.head.lock().failed.clone();
+            assert!(failed.is_some(), "case {case}, request {requests}: {done:?}");
+        }
+    }
+}

@@ -130,7 +130,9 @@ impl Flashlog {
             map.add(before);
             map.from = before.from.min(from.page);
         }
-        let written = head.labels.write_map(&map, |_| ()).map_err(Failure::of(Side::Log));
+        let may = self.check_head(&head);
+        let written = may.and_then(|()| head.labels.write_map(&map, |_| ()).map_err(Failure::of(Side::Log)));
+        let written = head.note(written);
         let number = head.labels.label.map;
         if written.is_ok() {
             head.changed = Some(map);

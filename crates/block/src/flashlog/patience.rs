@@ -25,6 +25,9 @@ use std::time::{Duration, SystemTime};
 
 /// A device that has gone is looked for so often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// So long it is asked whether a device has gone whose write or flush has failed, and how often.
+const GOING_MOST: Duration = Duration::from_secs(1);
+const GOING_EVERY: Duration = Duration::from_millis(50);
 /// So much is kept of what a device has not flushed: then it is flushed.
 const UNFLUSHED_BYTES_MOST: usize = 16 << 20;
 /// Blocks that a device is recognised by.
@@ -343,10 +346,23 @@ impl Patient {
         }
     }
 
-    /// A device that was unplugged says anything; what is in its place tells.
+    /// A device that was unplugged says anything; what is in its place tells. The system may fail its requests before it takes the place away, so
+    /// it is asked for a while, if another thing is to be done then. (A read is tried again anyway.)
     fn or_gone(&self, error: DeviceError) -> DeviceError {
-        if Symptom::of(&error) == Symptom::Gone || self.watch.source.is_there(&self.name) {
+        let (symptom, watch) = (Symptom::of(&error), &self.watch);
+        if symptom == Symptom::Gone {
             return error;
+        }
+        let [of_gone, of_symptom] =
+            [Symptom::Gone, symptom].map(|symptom| watch.policy.entry(self.role, symptom, watch.mode));
+        let is_patient = symptom != Symptom::Read && of_gone != of_symptom;
+        let until = watch.timer.now() + GOING_MOST;
+        while watch.source.is_there(&self.name) {
+            let at = watch.timer.now();
+            if !is_patient || at >= until || watch.is_ending.load(Ordering::SeqCst) {
+                return error;
+            }
+            watch.pause(until.min(at + GOING_EVERY));
         }
         let (device, operation, first) = (Arc::clone(&self.name), error.operation(), error.first());
         let source = Arc::new(io::Error::from_raw_os_error(libc::ENODEV));

@@ -69,6 +69,8 @@ struct Places {
     looks: AtomicI64,
     looked: AtomicU64,
     is_away: Mutex<Vec<Role>>,
+    /// So often a device that is away is said to be there still.
+    going: AtomicI64,
 }
 
 impl Source for Arc<Places> {
@@ -76,6 +78,7 @@ impl Source for Arc<Places> {
 
     fn is_there(&self, name: &str) -> bool {
         !self.is_away.lock().unwrap().iter().any(|role| role.to_string() == name)
+            || self.going.fetch_sub(1, Ordering::Relaxed) > 0
     }
 
     fn reopen(&self, name: &str) -> Option<Arc<dyn Device>> {
@@ -455,5 +458,40 @@ fn a_backup_is_waited_for_and_its_failures_are_told_to_whoever_makes_it() {
             assert!(matches!(rig.set.protection(), Protection::Protected));
             assert!(rig.use_it(20..40).1);
         }
+    }
+}
+
+#[test]
+fn a_device_whose_requests_fail_before_its_place_is_empty_has_gone() {
+    for (symptom, errno) in [
+        (Symptom::Write, libc::EIO),
+        (Symptom::Flush, libc::EIO),
+        (Symptom::Write, libc::ENOLINK),
+        (Symptom::Flush, libc::ESHUTDOWN),
+    ] {
+        let rig = Rig::new(Mode::Synchronous, "log.gone=wait:60s");
+        assert!(rig.use_it(0..20).1);
+        rig.places.there.lock().unwrap().push((Role::Log, rig.log.clone()));
+        rig.places.is_away.lock().unwrap().push(Role::Log);
+        rig.places.going.store(if errno == libc::EIO { 5 } else { i64::MAX }, Ordering::Relaxed);
+        rig.log.times.store(1, Ordering::Relaxed);
+        *rig.log.at.lock().unwrap() = Some((symptom, errno));
+        let (_, is_all) = rig.use_it(20..40);
+        assert!(is_all && matches!(rig.set.protection(), Protection::Protected), "{symptom:?} {errno}");
+        assert_eq!(rig.trouble(Role::Log).returns, 1, "{symptom:?} {errno}");
+    }
+}
+
+#[test]
+fn a_device_that_stays_where_it_is_has_failed_after_a_second_and_at_once_if_nothing_else_is_to_be_done() {
+    for (policy, asked) in [("log.gone=wait:60s", 20..=22), ("log.gone=alone", 1..=2)] {
+        let rig = Rig::new(Mode::Synchronous, policy);
+        rig.places.is_away.lock().unwrap().push(Role::Log);
+        rig.places.going.store(1000, Ordering::Relaxed);
+        rig.log.fail(Symptom::Write);
+        rig.log.times.store(1, Ordering::Relaxed);
+        assert!(rig.use_it(0..20).1 && matches!(rig.set.protection(), Protection::Alone { .. }), "{policy}");
+        let times = 1000 - rig.places.going.load(Ordering::Relaxed);
+        assert!(asked.contains(&times), "{policy}: asked {times} times");
     }
 }

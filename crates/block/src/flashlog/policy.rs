@@ -41,7 +41,7 @@ impl Symptom {
 }
 
 /// What the system says of a device that is not there any more.
-const GONE: [i32; 3] = [libc::ENODEV, libc::ENXIO, libc::ENOMEDIUM];
+const GONE: [i32; 5] = [libc::ENODEV, libc::ENXIO, libc::ENOMEDIUM, libc::ENOLINK, libc::ESHUTDOWN];
 
 /// What is tried before a failure counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
