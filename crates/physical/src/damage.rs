@@ -14,6 +14,9 @@ use crate::named::OnDevice;
 use crate::tree::{Path, Trees, span};
 use holdfast_object::{DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result, Side};
 
+/// Most levels of a tree whose pages are counted while nobody else gets at the trees: 64 blocks are read for that.
+const COUNTED_LEVELS_MAX: u8 = 2;
+
 /// Whether the error says that a tree block of an object of a domain cannot be read.
 pub(crate) fn is_damage(error: &Error) -> bool {
     let Error::Corrupt(corruption) = error else { return false };
@@ -167,16 +170,29 @@ impl Trees {
             %key, %error, first = leaf * POINTERS, pages,
             "a tree block that cannot be read is made anew: pages under it are lost until they are written again"
         );
-        match self.pages_under(base, key, record.levels, 0, &record.root) {
-            Ok(stored) => {
-                let told = std::mem::replace(&mut record.attributes.blocks, stored);
-                self.audit.pages_left(key, told.wrapping_sub(stored));
-                Ok(true)
+        let there = record.page_bound.saturating_sub(leaf * POINTERS).min(POINTERS);
+        self.count_lost(base, key, record, there)?;
+        Ok(true)
+    }
+
+    /// Takes off the pages that an object counts the data that it may have had in so many pages of one block, which are lost. That is known of an object
+    /// without holes, and a small tree is counted; of another one all of them are, and `check` tells the difference: nobody else gets at the trees
+    /// meanwhile.
+    fn count_lost(&mut self, base: &Base, key: ObjectKey, record: &mut Record, lost: u64) -> Result<()> {
+        let told = record.attributes.blocks;
+        let most = told.min(lost);
+        let least = told.saturating_sub(record.page_bound.saturating_sub(lost));
+        let mut left = told - most;
+        if least < most && record.levels <= COUNTED_LEVELS_MAX {
+            match self.pages_under(base, key, record.levels, 0, &record.root) {
+                Ok(stored) => left = stored,
+                Err(error) if is_damage(&error) => {}
+                Err(error) => return Err(error),
             }
-            // It is known when that can be read, too.
-            Err(error) if is_damage(&error) => Ok(true),
-            Err(error) => Err(error),
         }
+        record.attributes.blocks = left;
+        self.audit.pages_left(key, told.wrapping_sub(left));
+        Ok(())
     }
 
     /// How many pages are stored under a block of `level`, which is number `index` in it.

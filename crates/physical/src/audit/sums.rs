@@ -398,7 +398,7 @@ impl Audit {
         }
     }
 
-    /// An object has no page any more, and says that it has `told`; or so many fewer, as those are lost that a block named which cannot be read.
+    /// An object has no page any more, and says that it has `told`; or it counts so many fewer, as those are lost that a block named which cannot be read.
     pub(crate) fn pages_left(&mut self, key: ObjectKey, told: u64) {
         if key.domain != DomainId::SYSTEM {
             self.sums.change(|sums| add(&mut sums.pages_unknown, told));

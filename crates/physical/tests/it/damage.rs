@@ -241,6 +241,31 @@ fn an_unreadable_block_above_pages_is_made_anew_with_what_is_written() {
     rig.check();
 }
 
+/// A file of two leaves, and one of 200, each with holes. Of the small one the pages are counted; of the other one that would keep everyone waiting for all
+/// of its blocks.
+#[test]
+fn the_pages_of_a_small_tree_are_counted_if_a_block_of_it_is_made_anew() {
+    for (leaves, is_small) in [(2, true), (200, false)] {
+        let mut rig = Rig::new(2048);
+        let pages: Vec<_> = (0..3).chain((1..leaves).map(|leaf| leaf * 64)).map(|page| (page, pattern(page))).collect();
+        let write = rig.write_op(2, &pages);
+        rig.apply(vec![create_op(2, Kind::Regular), write]);
+        rig.commit();
+        damage_tree(&rig, 1, Some(0));
+        rig.reopen();
+        let reads = rig.module.status().counters.device_reads;
+        let write = rig.write_op(2, &[(1, pattern(500))]);
+        assert_eq!(rig.apply(vec![write]).rejected, []);
+        let reads = rig.module.status().counters.device_reads - reads;
+        assert!(reads < 40, "{reads}");
+        rig.commit();
+        assert_eq!(rig.module.attributes(key(2)).unwrap().blocks == leaves, is_small);
+        if is_small {
+            free_leaked(&mut rig);
+        }
+    }
+}
+
 /// Behind the end are zeros, so nothing is lost there: the file may grow.
 #[test]
 fn what_a_block_made_anew_has_behind_the_end_of_its_file_is_a_hole() {
