@@ -235,11 +235,16 @@ impl Cache {
 }
 
 impl State {
-    /// A page's newest bytes are gone before they reached the store, or have no place there: it is an error until it is written again.
+    /// A page's newest bytes are gone before they reached the store: it is an error until it is written again.
     pub(crate) fn lose_dirty(&mut self, id: ObjectId, index: PageIndex, error: &Error) {
         let key = self.key(id);
+        tracing::error!(%key, page = index, %error, "a changed page went bad in memory, and was not stored");
+        self.give_up_dirty(id, index, error);
+    }
+
+    /// The same, for whoever has logged why.
+    pub(crate) fn give_up_dirty(&mut self, id: ObjectId, index: PageIndex, error: &Error) {
         let Some(object) = self.objects.get_mut(&id) else { return };
-        tracing::error!(%key, page = index, %error, "a changed page was not stored");
         if object.dirty.contains(&index) {
             self.open.pages = self.open.pages.saturating_sub(1);
         }

@@ -416,11 +416,14 @@ impl State {
                 object.attributes.change(|attributes| attributes.blocks = blocks);
             }
             for (index, mismatch) in bad {
-                let error = match mismatch {
-                    Some(mismatch) => bad_page(self, id, index, &mismatch),
-                    None => unreachable_page(self, id, index),
-                };
-                self.lose_dirty(id, index, &error);
+                if let Some(mismatch) = mismatch {
+                    let error = bad_page(self, id, index, &mismatch);
+                    self.lose_dirty(id, index, &error);
+                } else {
+                    let (key, error) = (self.key(id), unreachable_page(self, id, index));
+                    tracing::error!(%key, page = index, %error, "a changed page has no place, and was not stored");
+                    self.give_up_dirty(id, index, &error);
+                }
                 if let Some(object) = self.objects.get_mut(&id) {
                     object.bad.settle(index, self.errors);
                 }
