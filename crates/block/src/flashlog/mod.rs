@@ -35,7 +35,7 @@
 //! | `sparse` | zeros of a copy, which take no room |
 //! | `ahead` | reading in advance what a backup copies, in a thread of the caller's |
 //! | `enlarge` | a backup that becomes larger with its set |
-//! | `backup`, `staging` | bringing a backup to the next state: which blocks; all of them or none |
+//! | `backup`, `staging`, `staged` | bringing a backup to the next state: which blocks; all of them or none; in bounded memory |
 //! | `successor` | another backup in the place of the one that the set has, when it has a state |
 //! | `alone`, `attach` | main without a log; giving it one; a larger main |
 //! | `rejoin` | a log that was pulled out while it had what main has not, put back |
@@ -50,6 +50,7 @@
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
 //! | `at`, `past` | barriers, and the states at them as devices |
+//! | `decoders` | decoders of single structures, for fuzzing |
 
 mod ahead;
 #[cfg(test)]
@@ -69,6 +70,7 @@ mod catch_up;
 mod chunk;
 mod create;
 mod damage;
+pub mod decoders;
 mod device;
 mod dirty;
 #[cfg(test)]

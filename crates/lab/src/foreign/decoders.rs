@@ -1,6 +1,7 @@
 //! All decoders of single structures by name, and one that is the whole stack: the bytes say what to change in the sample.
 
 use super::edit::Edit;
+use super::flashlog;
 use super::image::{BlockName, Image, Part};
 use super::{sample, try_edits};
 use holdfast_block::BLOCK_SIZE;
@@ -14,8 +15,13 @@ const EDITS_MAX: usize = 8;
 
 /// Those of all layers.
 pub fn all() -> impl Iterator<Item = Decoder> {
-    let layers = [&holdfast_physical::decoders::DECODERS[..], &holdfast_naming::decoders::DECODERS];
-    layers.concat().into_iter().chain([("fuse-request", fuse_request as fn(&[u8]) -> bool), ("store", store)])
+    let layers = [
+        &holdfast_physical::decoders::DECODERS[..],
+        &holdfast_naming::decoders::DECODERS,
+        &holdfast_block::flashlog::decoders::DECODERS,
+    ];
+    let whole: [Decoder; 3] = [("fuse-request", fuse_request), ("store", store), ("flashlog-set", flashlog::set)];
+    layers.concat().into_iter().chain(whole)
 }
 
 fn fuse_request(bytes: &[u8]) -> bool {
@@ -89,6 +95,8 @@ pub fn seeds(decoder: &str) -> Vec<Vec<u8>> {
         "directory" => of(&|name| is(name, &[(1, 1)]) || name.level == 0 && is_directory_page(image, name)),
         "xattrs" => of(&|name| image.bytes(*name).is_some_and(|bytes| bytes[..4] == *b"HFXA")),
         "acl" => vec![super::sample::acl()],
+        "flashlog-set" => flashlog::seeds(),
+        _ if decoder.starts_with("flashlog-") => flashlog::seeds_of(decoder),
         "fuse-request" => (0..55).map(request_seed).collect(),
         _ => (0..names.len() as u16)
             .step_by(6)

@@ -9,12 +9,14 @@
 //! | `sample` | a store with every structure of the format in it |
 //! | `image` | its blocks, who points to whom, and the checksums made to fit |
 //! | `decoders` | all decoders of single structures by name, and what they start from |
+//! | `flashlog` | a set of main, log and backup, edited in the same way, and everything that is done with it |
 //! | `edit` | changes of bytes, at random or from a file |
 //! | `visit` | everything that is done with the store then |
 //! | `trial` | that, watched for panics and hangs |
 
 pub mod decoders;
 mod edit;
+mod flashlog;
 mod image;
 mod sample;
 mod trial;
