@@ -93,7 +93,8 @@ pub enum Op {
         set: AttrSet,
     },
     /// The pages of the source's range become the target's as well, sharing blocks; holes become holes. Whole pages; the
-    /// end may be the end of the source. Never overlaps within one object.
+    /// end may be the end of the source. Never overlaps within one object. Pages to which nothing leads any more, as metadata of the source is damaged, are
+    /// lost in the target.
     Copy {
         /// From which object.
         source: ObjectId,

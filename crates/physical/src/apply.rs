@@ -11,7 +11,7 @@
 //! is passed over, `Create` of an object that this epoch has created makes it new, `Adopt` of blocks that were adopted
 //! already changes nothing. (A batch that copies from an object which it changes further on is the exception.)
 
-use crate::damage::is_damage;
+use crate::damage::{is_damage, unreadable_pages};
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record, split_address};
 use crate::module::Module;
@@ -402,8 +402,8 @@ impl Module {
             pages.push((fragment.index, data_pointer(stored, epoch, epoch)));
         }
         self.change(key, epoch, |trees, record| {
-            let indices = fragments.iter().map(|fragment| fragment.index);
-            let unreadable = trees.renew_leaves(&self.base, key, record, indices)?;
+            // Not for a page that went bad in memory.
+            let unreadable = trees.renew_leaves(&self.base, key, record, pages.iter().map(|(page, _)| *page))?;
             pages.retain(|(page, _)| !is_under(&unreadable, *page));
             self.put_or_reject(trees, key, record, &mut pages)?;
             record.attributes.size = record.attributes.size.max(size_min);
@@ -584,6 +584,7 @@ impl Module {
         Ok(())
     }
 
+    /// Pages of the source under a tree block of it that cannot be read are lost in the target.
     fn copy(
         &self,
         source: ObjectKey,
@@ -595,21 +596,50 @@ impl Module {
     ) -> Result<()> {
         let mut done = 0;
         while done < pages {
-            let piece = COPY_PIECE.min(pages - done);
-            let (from, to) = (source_first + done, target_first + done);
-            let skipped = self.change(target, epoch, |trees, record| {
-                let source_record = trees.get(&self.base, source)?;
-                let next = trees.seek(&self.base, source, &source_record, from, Seek::Data)?;
-                let gap = next.map_or(pages - done, |next| next - from).min(pages - done);
+            let (from, to, left) = (source_first + done, target_first + done, pages - done);
+            done += self.change(target, epoch, |trees, record| {
+                let of_source = trees.get(&self.base, source)?;
+                // From the next page on that may be under it.
+                let unreadable = |error: Error| match unreadable_pages(&error, source) {
+                    Some(bad) if bad.end > from => {
+                        tracing::error!(key = %source, %error, to = %target, "pages of a copy are lost: a tree block cannot be read");
+                        Ok(bad.start.max(from)..bad.end)
+                    }
+                    _ => Err(error),
+                };
+                let (next, mut bad) = match trees.seek(&self.base, source, &of_source, from, Seek::Data) {
+                    Ok(next) => (next, None),
+                    Err(error) => unreadable(error).map(|bad| (Some(bad.start), Some(bad)))?,
+                };
+                let gap = next.map_or(left, |next| next - from).min(left);
                 if gap > 0 {
                     trees.remove_pages(&self.base, target, record, to, to + gap)?;
-                    return Ok(Some(gap));
+                    return Ok(gap);
                 }
-                let pointers = trees.pages_now(&self.base, source, &source_record, from, piece as usize)?;
+                let mut count = COPY_PIECE.min(left);
+                let mut pointers = Vec::new();
+                if bad.is_none() {
+                    match trees.pages_now(&self.base, source, &of_source, from, count as usize) {
+                        Ok(found) => pointers = found,
+                        Err(error) => bad = Some(unreadable(error)?),
+                    }
+                }
+                if let Some(bad) = bad {
+                    count = if bad.start > from { bad.start - from } else { (bad.end - from).min(count) };
+                    let end = of_source.attributes.size.div_ceil(PAGE_SIZE as u64).min(of_source.page_bound);
+                    let lost = BlockPointer::lost(epoch, Side::Device);
+                    pointers = match bad.start > from {
+                        true => trees.pages_now(&self.base, source, &of_source, from, count as usize)?,
+                        // Behind the end are zeros.
+                        false => {
+                            let of_page = |page| if page < end { lost } else { BlockPointer::HOLE };
+                            (from..from + count).map(of_page).collect()
+                        }
+                    };
+                }
                 share(self, trees, target, record, to, &pointers, epoch)?;
-                Ok(None)
+                Ok(count)
             })?;
-            done += skipped.unwrap_or(piece);
         }
         Ok(())
     }

@@ -1,18 +1,21 @@
 //! Damage of one object costs that object only.
 //!
 //! A tree block of which no copy can be read is damage of its object. It is looked for before an operation changes
-//! anything. If it is one above pages, and the operation stores some of these or cuts them off, it is made anew: its other pages are lost. Of higher
-//! blocks too much would be: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]; nothing of them gets into
+//! anything. If it is one above pages, and the operation stores some of these or cuts them off, it is made anew: its other pages are lost, unless a copy is what
+//! was written and only some of its pointers make no sense. Of higher blocks too much would be: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]; nothing of them gets into
 //! the intent log), and an operation that has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it.
 
 use crate::base::Base;
+use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record};
-use crate::meta_block::NodeKey;
+use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock, read_copy};
 use crate::module::Module;
-use crate::named::OnDevice;
+use crate::named::{Answer, OnDevice};
+use crate::slots::{self, Limits};
 use crate::tree::{Path, Trees, span};
 use holdfast_object::{DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result, Side};
+use std::ops::Range;
 
 /// Most levels of a tree whose pages are counted while nobody else gets at the trees: 64 blocks are read for that.
 const COUNTED_LEVELS_MAX: u8 = 2;
@@ -22,6 +25,23 @@ pub(crate) fn is_damage(error: &Error) -> bool {
     let Error::Corrupt(corruption) = error else { return false };
     let place = &corruption.place;
     place.object.is_some_and(|key| key.domain != DomainId::SYSTEM) && place.level.is_some_and(|level| level > 0)
+}
+
+/// Which lowest tree block it is that cannot be read, if it is one.
+fn leaf_of(error: &Error) -> Option<u64> {
+    match error {
+        Error::Corrupt(corruption) if corruption.place.level == Some(1) => corruption.place.index,
+        _ => None,
+    }
+}
+
+/// The pages of an object that are under a tree block of it which cannot be read, if the error says that.
+pub(crate) fn unreadable_pages(error: &Error, key: ObjectKey) -> Option<Range<PageIndex>> {
+    let Error::Corrupt(corruption) = error else { return None };
+    let place = &corruption.place;
+    let level = place.level.filter(|level| *level > 0 && place.object == Some(key))?;
+    let start = place.index?.checked_mul(span(level))?;
+    Some(start..start.checked_add(span(level))?)
 }
 
 /// Which blocks a probe reads.
@@ -34,34 +54,73 @@ enum Probe {
     Edges,
 }
 
+/// What the device has of a lowest tree block that could not be read just before.
+enum Found {
+    /// No copy is what was written.
+    Nothing,
+    /// What was written, and so many of its pointers cannot be what they say: here they are lost.
+    Misfits(Box<MetaBlock>, u64),
+    /// A good copy, this time.
+    Good,
+    /// The device has refused to read one, and the others are bad. It does not read what leads there any more either: it is not for this block.
+    Refused,
+}
+
+/// Looks at both copies again.
+fn look_again(disk: &Disk, node: NodeKey, pointer: &BlockPointer, lost: &BlockPointer) -> Found {
+    let mut is_refused = false;
+    for address in pointer.addresses() {
+        match read_copy(disk, node, pointer, address) {
+            Ok(bytes) => {
+                let mut block = MetaBlock::clean(bytes, node, pointer, disk.metadata);
+                let limits = Limits::of(disk);
+                let misfits = slots::misfits(block.bytes(), node, limits).len();
+                let free = slots::remains(block.bytes(), node, limits).len();
+                block.clear(&slots::replaced(block.bytes(), node, limits, lost));
+                return match misfits - free {
+                    0 => Found::Good,
+                    misfits => Found::Misfits(Box::new(block), misfits as u64),
+                };
+            }
+            Err(Error::Device(_)) => is_refused = true,
+            Err(_) => {}
+        }
+    }
+    match is_refused && OnDevice::new(disk).ask(node, pointer) != Answer::Same {
+        true => Found::Refused,
+        false => Found::Nothing,
+    }
+}
+
 impl Trees {
-    /// Reads the tree blocks above the pages from `first` up to `end`.
-    pub(crate) fn probe_pages(
+    /// Reads the tree blocks above the pages from `first` up to `end`, and adds what is to be said of those to `found` that cannot be read.
+    fn probe_pages(
         &self,
         base: &Base,
         key: ObjectKey,
         record: &Record,
-        first: PageIndex,
-        end: PageIndex,
+        (first, end): (PageIndex, PageIndex),
+        found: &mut Vec<Error>,
     ) -> Result<()> {
-        self.probe(base, key, record, (record.levels, 0), (first, end), Probe::All)
+        self.probe(base, key, record, (record.levels, 0), (first, end), Probe::All, found)
     }
 
-    /// Reads the tree blocks that [`Trees::remove_pages`] needs.
+    /// The same for those that [`Trees::remove_pages`] needs.
     fn probe_removal(
         &self,
         base: &Base,
         key: ObjectKey,
         record: &Record,
-        first: PageIndex,
-        end: PageIndex,
+        (first, end): (PageIndex, PageIndex),
+        found: &mut Vec<Error>,
     ) -> Result<()> {
         if first == 0 && end >= span(record.levels) {
             return Ok(());
         }
-        self.probe(base, key, record, (record.levels, 0), (first, end), Probe::Edges)
+        self.probe(base, key, record, (record.levels, 0), (first, end), Probe::Edges, found)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn probe(
         &self,
         base: &Base,
@@ -70,13 +129,22 @@ impl Trees {
         (level, index): (u8, u64),
         (first, end): (PageIndex, PageIndex),
         which: Probe,
+        found: &mut Vec<Error>,
     ) -> Result<()> {
         let start = index * span(level);
         let (first_here, end_here) = (first.max(start), end.min(start + span(level)));
         if level == 0 || first_here >= end_here {
             return Ok(());
         }
-        let Some(block) = self.node(base, key, record, level, index)? else { return Ok(()) };
+        let block = match self.node(base, key, record, level, index) {
+            Ok(Some(block)) => block,
+            Ok(None) => return Ok(()),
+            Err(error) if is_damage(&error) => {
+                found.push(error);
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         if level == 1 {
             return Ok(());
         }
@@ -86,7 +154,7 @@ impl Trees {
             let is_whole = first <= child && child + width <= end;
             let is_read = which == Probe::All || !is_whole;
             if is_read && !block.pointer_kind_is_hole(slot as usize) {
-                self.probe(base, key, record, (level - 1, index * POINTERS + slot), (first, end), which)?;
+                self.probe(base, key, record, (level - 1, index * POINTERS + slot), (first, end), which, found)?;
             }
         }
         Ok(())
@@ -138,8 +206,9 @@ impl Trees {
     }
 
     /// Makes a lowest tree block anew that cannot be read (`error`): what it named is not known, so the pages that the object may have there are lost,
-    /// and their blocks stay in use for `check` to find. What would be behind the end of the object is zeros, so that is holes. Whether it was made: not
-    /// if a block above it cannot be read, nor unless the device has this pointer in the same place, as it may have gone bad in memory.
+    /// and their blocks stay in use for `check` to find. What would be behind the end of the object is zeros, so that is holes. Of one that is what was
+    /// written only those pages are lost whose pointers make no sense. Whether it can be read now: not if a block above it cannot be, nor unless the device
+    /// has this pointer in the same place, as it may have gone bad in memory, nor if that may be over soon.
     fn renew_leaf(
         &mut self,
         base: &Base,
@@ -156,21 +225,40 @@ impl Trees {
         if !self.is_named(base, &OnDevice::new(&base.disk), node, &pointer)? {
             return Ok(false);
         }
-        if record.levels > 1 {
-            self.make_dirty(base, key, record, 2, leaf / POINTERS)?;
-        }
-        self.put_dirty(base, record, node, base.new_block(node), &pointer);
-        let pages = record.attributes.size.div_ceil(PAGE_SIZE as u64).min(record.page_bound);
         let lost = BlockPointer::lost(self.building, Side::Device);
-        let pages = pages.saturating_sub(leaf * POINTERS).min(POINTERS);
-        for slot in 0..pages as usize {
-            self.dirty_mut(node).put_pointer(slot, &lost);
+        let found = look_again(&base.disk, node, &pointer, &lost);
+        match found {
+            Found::Good => return Ok(true),
+            Found::Refused => return Ok(false),
+            Found::Nothing | Found::Misfits(..) => {}
         }
-        tracing::error!(
-            %key, %error, first = leaf * POINTERS, pages,
-            "a tree block that cannot be read is made anew: pages under it are lost until they are written again"
-        );
-        let there = record.page_bound.saturating_sub(leaf * POINTERS).min(POINTERS);
+        if record.levels > 1 {
+            match self.make_dirty(base, key, record, 2, leaf / POINTERS) {
+                // It could be read just before.
+                Err(error) if is_damage(&error) => return Ok(false),
+                outcome => outcome?,
+            }
+        }
+        let there = if let Found::Misfits(block, misfits) = found {
+            tracing::error!(
+                %key, %error, first = leaf * POINTERS, misfits,
+                "pages whose pointers make no sense in a tree block are lost until they are written again"
+            );
+            self.put_dirty(base, record, node, OwnedBlock::from(*block, base.disk.metadata), &pointer);
+            misfits
+        } else {
+            self.put_dirty(base, record, node, base.new_block(node), &pointer);
+            let pages = record.attributes.size.div_ceil(PAGE_SIZE as u64).min(record.page_bound);
+            let pages = pages.saturating_sub(leaf * POINTERS).min(POINTERS);
+            for slot in 0..pages as usize {
+                self.dirty_mut(node).put_pointer(slot, &lost);
+            }
+            tracing::error!(
+                %key, %error, first = leaf * POINTERS, pages,
+                "a tree block that cannot be read is made anew: pages under it are lost until they are written again"
+            );
+            record.page_bound.saturating_sub(leaf * POINTERS).min(POINTERS)
+        };
         self.count_lost(base, key, record, there)?;
         Ok(true)
     }
@@ -207,57 +295,77 @@ impl Trees {
 }
 
 impl Module {
-    /// [`Module::probe_op`], and lowest tree blocks of the target that cannot be read are made anew.
+    /// Makes the lowest tree blocks of the target anew that the operation has to go through as a whole and that cannot be read. `Err` if it cannot go
+    /// through all the same; if it is for another block, nothing has changed.
     pub(crate) fn clear_way(&self, domain: DomainId, epoch: Epoch, op: &Op) -> Result<()> {
         let key = ObjectKey { domain, object: op.target() };
-        loop {
-            let error = match self.probe_op(domain, op) {
-                Err(error) if is_damage(&error) => error,
-                outcome => return outcome,
-            };
-            let Error::Corrupt(corruption) = &error else { return Err(error) };
-            let place = &corruption.place;
-            let leaf = place.index.filter(|_| place.object == Some(key) && place.level == Some(1));
-            let Some(leaf) = leaf else { return Err(error) };
-            // Each is changed from then on, and so can be read.
-            if !self.change(key, epoch, |trees, record| trees.renew_leaf(&self.base, key, record, leaf, &error))? {
-                return Err(error);
-            }
+        let found = self.probe_op(domain, op)?;
+        if let Some(error) = found.iter().find(|error| leaf_of(error).is_none()) {
+            return Err(error.clone());
         }
+        if found.is_empty() {
+            return Ok(());
+        }
+        self.change(key, epoch, |trees, record| {
+            for error in found {
+                let Some(leaf) = leaf_of(&error) else { continue };
+                let is_anew = trees.dirty.contains_key(&NodeKey::new(key, 1, leaf));
+                if !is_anew && !trees.renew_leaf(&self.base, key, record, leaf, &error)? {
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
     }
 
-    /// Whether the pages of a log batch can get into the trees with the next recovery point, as far as what is read for that is more than the lowest
-    /// tree blocks, which can be made anew.
-    pub(crate) fn have_places(&self, batch: &LogBatch) -> Result<bool> {
+    /// Whether the next recovery point can have all of a log batch, as far as the tree blocks are concerned that it has to go through: each can be read,
+    /// or is a lowest one that can be made anew. Nothing is looked at as long as no damage of the store is known. What nobody has come across yet the recovery
+    /// point does, and rejects.
+    pub(crate) fn have_places(&self, batch: &LogBatch) -> bool {
+        if self.disk().counters.blocks_unrepaired() == 0 {
+            return true;
+        }
+        let on_device = OnDevice::new(self.disk());
+        // If it cannot be told, the recovery point tells.
+        batch.ops.iter().all(|op| {
+            let is_possible = self.has_places(batch.domain, op, &on_device);
+            is_possible.unwrap_or_else(|error| {
+                tracing::error!(object = op.target().0, %error, "not logged: a tree block cannot be read");
+                false
+            })
+        })
+    }
+
+    /// # Errors
+    /// A block cannot be read, and not be made anew either.
+    fn has_places(&self, domain: DomainId, op: &Op, on_device: &OnDevice<'_>) -> Result<bool> {
+        let key = ObjectKey { domain, object: op.target() };
+        let pages: Vec<PageIndex> = match op {
+            Op::Write { fragments, .. } => fragments.iter().map(|fragment| fragment.index).collect(),
+            Op::Adopt { pages, .. } => pages.iter().map(|(index, _)| *index).collect(),
+            _ => Vec::new(),
+        };
+        let mut found = self.probe_op(domain, op)?;
         let trees = self.trees();
-        for op in &batch.ops {
-            let mut pages: Vec<PageIndex> = match op {
-                Op::Write { fragments, .. } => fragments.iter().map(|fragment| fragment.index).collect(),
-                Op::Adopt { pages, .. } => pages.iter().map(|(index, _)| *index).collect(),
-                _ => continue,
-            };
-            let key = ObjectKey { domain: batch.domain, object: op.target() };
-            let Some(record) = trees.find(&self.base, key)?.filter(|record| record.levels > 1) else { continue };
-            pages.dedup_by_key(|page| *page / span(2));
-            for page in pages {
-                match trees.node(&self.base, key, &record, 2, page / span(2)) {
-                    Ok(_) => {}
-                    Err(error) if is_damage(&error) => {
-                        tracing::error!(%key, page, %error, "not logged: a tree block cannot be read");
-                        return Ok(false);
-                    }
-                    Err(error) => return Err(error),
-                }
+        let Some(record) = trees.find(&self.base, key)? else { return Ok(true) };
+        let unreadable = trees.unreadable_leaves(&self.base, key, &record, pages.into_iter())?;
+        found.extend(unreadable.into_iter().map(|(_, error)| error));
+        for error in found {
+            let Some(leaf) = leaf_of(&error) else { return Err(error) };
+            let path = trees.path_to(&self.base, key, &record, 1, leaf)?;
+            let is_known = path.is_some_and(|path| on_device.ask(path.node, &path.pointer) == Answer::Same);
+            if !is_known {
+                return Err(error);
             }
         }
         Ok(true)
     }
 
-    /// Reads the tree blocks that an operation has to go through as a whole: `Err` if one of them cannot be read, and
-    /// nothing has changed.
-    fn probe_op(&self, domain: DomainId, op: &Op) -> Result<()> {
+    /// Reads the tree blocks of the target that an operation has to go through as a whole, and says which cannot be read.
+    fn probe_op(&self, domain: DomainId, op: &Op) -> Result<Vec<Error>> {
         const PAGE: u64 = PAGE_SIZE as u64;
         let trees = self.trees();
+        let mut found = Vec::new();
         let find = |object: ObjectId| {
             let key = ObjectKey { domain, object };
             Ok::<_, Error>(trees.find(&self.base, key)?.map(|record| (key, record)))
@@ -272,25 +380,25 @@ impl Module {
                 let cut = [from, to].map(|edge| (edge % PAGE != 0).then_some(edge / PAGE));
                 (id, from.div_ceil(PAGE), to / PAGE, cut)
             }
-            Op::Copy { source, source_first, target, target_first, pages, .. } => {
-                for (id, first) in [(source, source_first), (target, target_first)] {
-                    if let Some((key, record)) = find(id)? {
-                        trees.probe_pages(&self.base, key, &record, first, first + pages)?;
-                    }
+            // What cannot be read of the source is lost in the target: see `Module::copy`.
+            Op::Copy { target, target_first, pages, .. } => {
+                if let Some((key, record)) = find(target)? {
+                    trees.probe_pages(&self.base, key, &record, (target_first, target_first + pages), &mut found)?;
                 }
-                return Ok(());
+                return Ok(found);
             }
-            _ => return Ok(()),
+            _ => return Ok(found),
         };
-        let Some((key, record)) = find(id)? else { return Ok(()) };
+        let Some((key, record)) = find(id)? else { return Ok(found) };
         let is_longer = matches!(*op, Op::Truncate { size, .. } if size >= record.attributes.size);
         for page in cut.into_iter().flatten().filter(|_| !is_longer) {
-            trees.probe_pages(&self.base, key, &record, page, page + 1)?;
+            trees.probe_pages(&self.base, key, &record, (page, page + 1), &mut found)?;
         }
         if first >= record.page_bound {
-            return Ok(());
+            return Ok(found);
         }
         let end = if end < record.page_bound { end } else { PAGES_MAX };
-        trees.probe_removal(&self.base, key, &record, first, end)
+        trees.probe_removal(&self.base, key, &record, (first, end), &mut found)?;
+        Ok(found)
     }
 }

@@ -136,7 +136,7 @@ impl Module {
     pub(crate) fn append_to_log(&self, batch: &LogBatch) -> Result<bool> {
         self.disk().check_writable()?;
         self.fall_into_ambush(Moment::Appending);
-        if !self.have_places(batch)? {
+        if !self.have_places(batch) {
             // The recovery point cannot have all of them either, but who waits is told which.
             return Ok(false);
         }

@@ -145,16 +145,33 @@ pub(crate) struct Remains {
     pub(crate) good: Vec<u8>,
 }
 
-/// All remains in a block.
-pub(crate) fn remains(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<Remains> {
+/// All slots of a block that cannot be what they say.
+pub(crate) fn misfits(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<Misfit> {
     let (mut found, mut first) = (Vec::new(), 0);
     while let Err(misfit) = check_from(bytes, key, Which { parts: Parts::ALL, first }, limits) {
         first = misfit.slot + 1;
-        if let Some((at, good)) = mended(bytes, key, misfit.slot, limits) {
-            found.push(Remains { misfit, at, good });
-        }
+        found.push(misfit);
     }
     found
+}
+
+/// All remains in a block.
+pub(crate) fn remains(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<Remains> {
+    let remains = |misfit: Misfit| {
+        let (at, good) = mended(bytes, key, misfit.slot, limits)?;
+        Some(Remains { misfit, at, good })
+    };
+    misfits(bytes, key, limits).into_iter().filter_map(remains).collect()
+}
+
+/// In the place of each slot of a block of pointers that cannot be what it says, what is to be there: nothing if it is free, and else this.
+pub(crate) fn replaced(bytes: &[u8; 4096], key: NodeKey, limits: Limits, by: &BlockPointer) -> Vec<Remains> {
+    let replaced = |misfit: Misfit| {
+        let by = || (misfit.slot * POINTER_BYTES, by.encode().to_vec());
+        let (at, good) = mended(bytes, key, misfit.slot, limits).unwrap_or_else(by);
+        Remains { misfit, at, good }
+    };
+    misfits(bytes, key, limits).into_iter().map(replaced).collect()
 }
 
 /// What should be in the place of a slot that cannot be what it says, and from which byte on, if that is known: it is free. A slot that holds

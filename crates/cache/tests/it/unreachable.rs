@@ -143,3 +143,19 @@ fn a_sync_under_an_unreadable_block_above_leaves_tells() {
     assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (0, 0));
     assert!(page(&rig, broken, 3).is_err());
 }
+
+/// The copy is answered, and so is its sync: what could not be copied is an error, and all else is there.
+#[test]
+fn a_copy_of_a_file_with_an_unreadable_leaf_has_no_zeroes_for_it() {
+    let (rig, broken, whole) = rig();
+    let (size_min, pages) = ((PAGES * PAGE_SIZE) as u64, PAGES as u64);
+    let copy = Op::Copy { source: broken, source_first: 0, target: whole, target_first: 0, pages, size_min };
+    rig.submit(vec![copy]).unwrap();
+    rig.cache.sync(whole, Durability::All).unwrap();
+    let is_right = |rig: &Rig| {
+        assert!(matches!(page(rig, whole, 3), Err(Error::Lost { side: Side::Device, .. })));
+        assert!(page(rig, whole, 70).unwrap() == pattern(1, PAGES * PAGE_SIZE)[70 * PAGE_SIZE..][..PAGE_SIZE]);
+    };
+    is_right(&rig);
+    is_right(&rig.power_cut());
+}

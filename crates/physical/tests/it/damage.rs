@@ -343,11 +343,7 @@ fn under_an_unreadable_block_above_others_nothing_is_stored_or_logged() {
     rig.reopen();
     rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
     let free = rig.module.status().space.free;
-    let log = |rig: &mut Rig, page| {
-        let write = rig.write_op(2, &[(page, pattern(1))]);
-        let epoch = rig.next_epoch();
-        rig.module.log_append(&LogBatch { domain: DomainId::MAIN, epoch, ops: vec![write] }).unwrap()
-    };
+    assert!(rig.try_read(2, 0, 1).is_err());
     assert!(!log(&mut rig, 3) && log(&mut rig, 5001));
     let damaged = rig.write_op(2, &[(0, pattern(1)), (64, pattern(2)), (5001, pattern(301))]);
     let applied = rig.apply(vec![damaged]);
@@ -382,7 +378,6 @@ fn operations_that_a_damaged_tree_stops_are_passed_over_as_a_whole() {
         Op::Truncate { id, size: 66 * page + 5 },
         Op::Zero { id, offset: 10 * page, length: 56 * page + 7 },
         Op::Lose { id, pages: vec![66], side: Side::Device },
-        copy(2, 3),
         copy(3, 2),
         Op::SetAttributes { id, set },
     ]);
@@ -405,6 +400,119 @@ fn operations_that_a_damaged_tree_stops_are_passed_over_as_a_whole() {
     let kinds: HashSet<_> = report.findings.iter().map(|finding| finding.kind).collect();
     let unknown = HashSet::from([FindingKind::Record, FindingKind::Leaked, FindingKind::References]);
     assert_eq!(kinds, unknown, "what was under the block is unknown: {report:?}");
+}
+
+/// A leaf is made anew for what is done as a whole, and where something is stored.
+#[test]
+fn no_block_is_made_anew_for_what_is_passed_over_or_reads_it() {
+    let id = ObjectId(2);
+    let page = PAGE_SIZE as u64;
+    let zero = Op::Zero { id, offset: 10 * page + 7, length: 4990 * page };
+    let copy = Op::Copy { source: id, source_first: 0, target: id, target_first: 64, pages: 5, size_min: 0 };
+    for (op, is_done) in [(zero, false), (copy, true)] {
+        let mut rig = sample();
+        damage_tree(&rig, 1, Some(0));
+        if !is_done {
+            damage_tree(&rig, 2, Some(1));
+        }
+        rig.reopen();
+        rig.apply(vec![op]);
+        rig.commit();
+        rig.reopen();
+        assert!(matches!(rig.try_read(2, 30, 1), Err(Error::Corrupt(_))), "it may come back");
+        assert!((64..69).all(|page| is_lost(&rig, 2, page) == is_done));
+        assert_eq!(rig.read_one(2, 69), Some(pattern(69)));
+    }
+}
+
+/// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
+#[test]
+fn a_copy_has_what_can_be_read_of_its_source() {
+    for (level, index) in [(1, 0), (2, 0), (3, 0)] {
+        let mut rig = sample();
+        damage_tree(&rig, level, Some(index));
+        rig.reopen();
+        let id = ObjectId(3);
+        rig.apply(vec![
+            Op::Copy { source: ObjectId(2), source_first: 60, target: id, target_first: 0, pages: 5000, size_min: 0 },
+            Op::Truncate { id, size: 4990 * PAGE_SIZE as u64 },
+        ]);
+        rig.commit();
+        rig.reopen();
+        assert!((0..4).all(|page| is_lost(&rig, 3, page)));
+        match level {
+            1 => assert_eq!(
+                rig.read(3, 4, 8),
+                (64..72).map(|page| (page < 70).then(|| pattern(page))).collect::<Vec<_>>()
+            ),
+            _ => assert!((4..4036).all(|page| is_lost(&rig, 3, page))),
+        }
+        match level {
+            3 => assert!((4036..4941).all(|page| is_lost(&rig, 3, page))),
+            _ => assert_eq!(rig.read(3, 4939, 3), [None, Some(pattern(5000)), None]),
+        }
+        assert_eq!(rig.read(3, 4941, 2), [None, None], "behind the end of the source");
+        assert_consistent(&rig);
+    }
+}
+
+/// Its other pages are there.
+#[test]
+fn of_a_block_with_a_pointer_that_makes_no_sense_that_page_is_lost() {
+    let mut rig = sample();
+    rig.apply(vec![Op::Delete { id: ObjectId(3) }]);
+    rig.commit();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_leaf = |used: &&BlockUse| used.object == Some(key(2)) && (used.level, used.index) == (1, 0);
+    let leaf = uses.iter().find(is_leaf).unwrap();
+    // Beyond the device.
+    strike(&rig.device, &uses, leaf, |block| block[5 * 64 + 3] = 0xff);
+    rig.reopen();
+    assert!(matches!(rig.try_read(2, 9, 1), Err(Error::Corrupt(_))));
+    let write = rig.write_op(2, &[(7, pattern(700))]);
+    assert_eq!(rig.apply(vec![write]).rejected, []);
+    assert_eq!(rig.module.attributes(key(2)).unwrap().blocks, 70);
+    rig.commit();
+    rig.reopen();
+    let is_as_before = |page| page == 7 || rig.read_one(2, page) == Some(pattern(page));
+    assert!((0..70).all(|page| is_lost(&rig, 2, page) == (page == 5) && (page == 5 || is_as_before(page))));
+    assert_eq!(rig.read_one(2, 7), Some(pattern(700)));
+    free_leaked(&mut rig);
+}
+
+fn log(rig: &mut Rig, page: u64) -> bool {
+    let op = rig.write_op(2, &[(page, pattern(500))]);
+    let batch = LogBatch { epoch: rig.next_epoch(), domain: DomainId::MAIN, ops: vec![op] };
+    rig.module.log_append(&batch).unwrap()
+}
+
+/// The block that should say where it is cannot be read from the device: so it is not made anew, and nobody is told that what is written under it is durable.
+#[test]
+fn nothing_is_logged_below_a_pointer_that_the_device_does_not_confirm() {
+    let mut rig = sample();
+    rig.reopen();
+    rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+    assert_eq!(rig.read_one(2, 64), Some(pattern(64)));
+    damage_tree(&rig, 1, Some(0));
+    assert!(rig.try_read(2, 0, 1).is_err());
+    assert!(log(&mut rig, 3), "it can be made anew");
+    damage_tree(&rig, 2, Some(0));
+    assert_eq!(rig.read_one(2, 64), Some(pattern(64)), "it is in memory");
+    assert!(!log(&mut rig, 3) && log(&mut rig, 64));
+    let write = rig.write_op(2, &[(3, pattern(500)), (64, pattern(501))]);
+    assert_eq!(rig.apply(vec![write]).rejected, [page_of(2, 3)]);
+}
+
+/// As long as no damage is known.
+#[test]
+fn logging_reads_no_tree() {
+    let mut rig = sample();
+    rig.reopen();
+    rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+    rig.module.attributes(key(2)).unwrap();
+    let reads = rig.module.status().counters.device_reads;
+    assert!(log(&mut rig, 3) && log(&mut rig, 5000));
+    assert_eq!(rig.module.status().counters.device_reads, reads);
 }
 
 #[test]

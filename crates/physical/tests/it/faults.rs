@@ -16,6 +16,8 @@ struct Failing {
     /// Writes and flushes that still succeed; negative: it has failed.
     changes_left: AtomicI64,
     bad_block: AtomicU64,
+    /// It can be read again once something has read the first label.
+    is_passing: AtomicBool,
 }
 
 impl Failing {
@@ -25,6 +27,7 @@ impl Failing {
             device: device.clone(),
             changes_left: AtomicI64::new(i64::MAX),
             bad_block: AtomicU64::new(u64::MAX),
+            is_passing: AtomicBool::new(false),
         };
         (device, Arc::new(failing))
     }
@@ -54,6 +57,9 @@ impl Filter for Failing {
 
     fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BlockError> {
         let blocks = bufs.iter().map(|buf| buf.len() as u64 / 4096).sum::<u64>();
+        if first == 0 && self.is_passing.load(Ordering::Relaxed) {
+            self.bad_block.store(u64::MAX, Ordering::Relaxed);
+        }
         let bad = self.bad_block.load(Ordering::Relaxed);
         if (first..first + blocks).contains(&bad) {
             return Err(self.error(Operation::Read, Some(bad)));
@@ -249,6 +255,30 @@ fn readers_and_writers_together() {
     rig.reopen();
     let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
     assert_eq!(report.found, 0, "{report:?}");
+}
+
+/// It is read again before anything is put into its place.
+#[test]
+fn no_tree_block_is_made_anew_for_an_error_that_passes() {
+    let (device, failing) = Failing::new(1024);
+    let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
+    let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
+    rig.apply(vec![create_op(2, Kind::Regular), two]);
+    rig.commit();
+    let uses = block_uses(device.clone()).unwrap();
+    let mut copies = uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2)));
+    let (first, second) = (copies.next().unwrap(), copies.next().unwrap());
+    device.alter(second.block, |bytes| bytes.fill(0)).unwrap();
+    rig.reopen();
+    failing.bad_block.store(first.block, Ordering::Relaxed);
+    assert!(rig.try_read(2, 0, 1).is_err());
+    failing.is_passing.store(true, Ordering::Relaxed);
+    let two = rig.write_op(2, &[(0, pattern(4))]);
+    assert_eq!(rig.apply(vec![two]).rejected, []);
+    rig.commit();
+    rig.reopen();
+    assert_eq!(rig.read(2, 0, 2), [4, 2].map(|seed| Some(pattern(seed))));
+    rig.check();
 }
 
 #[test]
