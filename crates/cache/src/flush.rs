@@ -365,6 +365,7 @@ impl State {
         self.note_numbers("last transaction of an epoch", u64::from(frozen.sequence.differing() != 0));
         let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
         let (mut struck, mut renewed) = (0, Vec::new());
+        let mut passed_over = rejected.clone();
         for mut past in frozen.objects {
             let id = past.id;
             self.heal(id)?;
@@ -373,6 +374,7 @@ impl State {
             let mut bad = Vec::new();
             let Some(object) = self.objects.get_mut(&id) else { continue };
             for (index, page) in past.pages {
+                passed_over.remove(&(id, index));
                 let Some(slot) = object.pages.get_mut(&index) else { continue };
                 if slot.residence != Residence::Frozen {
                     continue;
@@ -427,6 +429,18 @@ impl State {
                 if let Some(object) = self.objects.get_mut(&id) {
                     object.bad.settle(index, self.errors);
                 }
+            }
+        }
+        for (id, index) in passed_over {
+            // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
+            let is_newer = self.objects.get(&id).is_none_or(|object| object.dirty.contains(&index));
+            if is_newer || frozen.unsettled.contains(&(id, index)) {
+                continue;
+            }
+            let error = unreachable_page(self, id, index);
+            self.give_up_dirty(id, index, &error);
+            if let Some(object) = self.objects.get_mut(&id) {
+                object.bad.settle(index, self.errors);
             }
         }
         self.names_unlogged.retain(|id| self.objects.get(id).is_some_and(|object| object.progress.has_newer_names()));

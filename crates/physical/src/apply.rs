@@ -147,6 +147,9 @@ impl Module {
                 Ok(()) => {}
                 Err(error) if is_damage(&error) => {
                     tracing::error!(%key, %error, op = op_name(op), "passed over: a tree block cannot be read");
+                    // Who waits for it is told by a page that it leaves as it was.
+                    let bad = unreadable_pages(&error, key);
+                    applied.rejected.extend(bad.map(|bad| (key.object, first_page(op).max(bad.start))));
                     continue;
                 }
                 Err(error) => {
@@ -704,6 +707,15 @@ fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) ->
         level: 0,
         seeded: false,
         sums,
+    }
+}
+
+/// The first page that an operation removes, cuts or copies over.
+fn first_page(op: &Op) -> PageIndex {
+    match op {
+        Op::Truncate { size: offset, .. } | Op::Zero { offset, .. } => offset / PAGE_SIZE as u64,
+        Op::Copy { target_first, .. } => *target_first,
+        _ => 0,
     }
 }
 

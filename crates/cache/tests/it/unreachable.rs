@@ -159,3 +159,23 @@ fn a_copy_of_a_file_with_an_unreadable_leaf_has_no_zeroes_for_it() {
     is_right(&rig);
     is_right(&rig.power_cut());
 }
+
+/// Neither a truncation nor a hole goes through a block above leaves that cannot be read: who waits for it is told.
+#[test]
+fn a_sync_of_what_is_passed_over_tells() {
+    let size = (10 * PAGE_SIZE) as u64;
+    let id = |broken| [Op::Truncate { id: broken, size }, Op::Zero { id: broken, offset: size, length: size }];
+    for at in 0..2 {
+        let (rig, broken) = damaged_root();
+        for _ in 0..2 {
+            rig.submit(vec![id(broken)[at].clone()]).unwrap();
+            let told = rig.cache.sync(broken, Durability::All);
+            assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
+            rig.cache.sync(broken, Durability::All).expect("once");
+        }
+        rig.cache.check();
+        let rig = rig.power_cut();
+        assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (0, 0));
+        assert_eq!(rig.cache.attributes(broken).unwrap().size, (PAGES * PAGE_SIZE) as u64);
+    }
+}

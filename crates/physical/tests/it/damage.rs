@@ -374,13 +374,14 @@ fn operations_that_a_damaged_tree_stops_are_passed_over_as_a_whole() {
     damage_tree(&rig, 2, Some(0));
     rig.reopen();
     let size = rig.module.attributes(key(2)).unwrap().size;
-    rig.apply(vec![
+    let applied = rig.apply(vec![
         Op::Truncate { id, size: 66 * page + 5 },
         Op::Zero { id, offset: 10 * page, length: 56 * page + 7 },
         Op::Lose { id, pages: vec![66], side: Side::Device },
         copy(3, 2),
         Op::SetAttributes { id, set },
     ]);
+    assert_eq!(applied.rejected, [66, 10, 0].map(|page| page_of(2, page)));
     let attributes = rig.module.attributes(key(2)).unwrap();
     assert_eq!((attributes.size, attributes.mode), (size, 0o400));
     assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
