@@ -1,6 +1,6 @@
 //! A check of a store that is mounted, and in use: what it finds, and what it leaves alone.
 
-use crate::rig::{Rig, fuse, kill};
+use crate::rig::{Rig, copy_program, fuse, kill};
 use rustix::process::{Signal, geteuid};
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -107,7 +107,7 @@ fn it_can_be_cancelled_and_is_the_owners() {
     rig.run(["check", "m"]).exits(0);
     if geteuid().is_root() {
         let program = rig.path("program");
-        fs::copy(env!("CARGO_BIN_EXE_holdfast"), &program).unwrap();
+        copy_program(&program);
         let mut other = Command::new(program);
         other.args(["check", "m"]).current_dir(rig.path("")).env("HOME", rig.path("home"));
         other.env("HOLDFAST_RUNTIME_DIR", rig.path("run")).stdin(Stdio::null());

@@ -149,6 +149,13 @@ impl Drop for Rig {
     }
 }
 
+/// Copies the program there, by another process: were it written by this one, what other threads start meanwhile could still have it open for writing
+/// when it is to run.
+pub(crate) fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_holdfast")).arg(to).status().unwrap();
+    assert!(copied.success(), "cp: {copied}");
+}
+
 /// A test that cannot run here says so and passes, unless this is required: `CI=true` requires everything, `HOLDFAST_REQUIRE` what it names
 /// (`root,fuse`), as `tests/run.sh` does with what it has looked for itself.
 #[track_caller]

@@ -1,7 +1,7 @@
 //! `holdfast run`: unmodified programs do under it what they do without, what they transfer is verified, and flipped bits are caught.
 
 use crate::confined::refuse;
-use crate::rig::{Ran, Rig, fuse, is_there, lacks};
+use crate::rig::{Ran, Rig, copy_program, fuse, is_there, lacks};
 use crate::summed::opened;
 use holdfast_client::Kind;
 use holdfast_interface::run::{COUNTERS_MAGIC, COUNTERS_VARIABLE, CountersName, LIBRARY};
@@ -658,7 +658,7 @@ fn exit_codes_descriptors_and_what_is_missing() {
         fs::create_dir_all(path).unwrap();
     }
     let binary = bin.join("holdfast");
-    fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).unwrap();
+    copy_program(&binary);
     let installed = || {
         let mut command = Command::new(&binary);
         command.args(["run", "--stats", "--", "true"]);
