@@ -9,8 +9,8 @@ use crate::plan::{ZERO_SUMS, ZEROES};
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
-    AttrSet, Attributes, Batch, BlockIdentity, Epoch, Error, Fragment, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
-    PageRef, Result, Seek, Side,
+    AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey, ObjectStore, Op,
+    PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Duration;
@@ -26,6 +26,8 @@ const SLOW_MS_MIN: u64 = 5_000;
 pub(crate) struct Written {
     identities: FxHashMap<(ObjectId, PageIndex), BlockIdentity>,
     pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
+    /// Pages that operations should have changed which were passed over.
+    passed_over: Vec<(ObjectId, PageIndex)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
 }
@@ -196,6 +198,7 @@ impl Cache {
         self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.bring_back_frozen(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
+        written.passed_over = still_passed_over(&*self.store, self.domain, std::mem::take(&mut written.passed_over))?;
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
@@ -283,9 +286,27 @@ impl Cache {
         }
         written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
         written.rejected.extend(applied.rejected);
+        written.passed_over.extend(applied.passed_over);
         batch.ops.clear();
         Ok(())
     }
+}
+
+/// Of pages that operations should have changed which were passed over: those that what came behind has not changed either.
+pub(crate) fn still_passed_over(
+    store: &dyn ObjectStore,
+    domain: DomainId,
+    pages: Vec<(ObjectId, PageIndex)>,
+) -> Result<Vec<(ObjectId, PageIndex)>> {
+    let mut still = Vec::new();
+    for (object, page) in pages {
+        match store.seek(ObjectKey { domain, object }, page, Seek::Data) {
+            Err(Error::Corrupt(_)) => still.push((object, page)),
+            Ok(_) | Err(Error::NoObject(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(still)
 }
 
 /// Without the operations on objects that came and went within the epoch (rvLoris §IV-A), unless another object was
@@ -365,7 +386,6 @@ impl State {
         self.note_numbers("last transaction of an epoch", u64::from(frozen.sequence.differing() != 0));
         let rejected: FxHashSet<_> = written.rejected.iter().copied().collect();
         let (mut struck, mut renewed) = (0, Vec::new());
-        let mut passed_over = rejected.clone();
         for mut past in frozen.objects {
             let id = past.id;
             self.heal(id)?;
@@ -374,7 +394,6 @@ impl State {
             let mut bad = Vec::new();
             let Some(object) = self.objects.get_mut(&id) else { continue };
             for (index, page) in past.pages {
-                passed_over.remove(&(id, index));
                 let Some(slot) = object.pages.get_mut(&index) else { continue };
                 if slot.residence != Residence::Frozen {
                     continue;
@@ -431,10 +450,10 @@ impl State {
                 }
             }
         }
-        for (id, index) in passed_over {
+        for &(id, index) in &written.passed_over {
             // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
             let is_newer = self.objects.get(&id).is_none_or(|object| object.dirty.contains(&index));
-            if is_newer || frozen.unsettled.contains(&(id, index)) {
+            if is_newer || rejected.contains(&(id, index)) || frozen.unsettled.contains(&(id, index)) {
                 continue;
             }
             let error = unreachable_page(self, id, index);

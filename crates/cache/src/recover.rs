@@ -1,6 +1,7 @@
 //! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
 
 use crate::counters::Counters;
+use crate::flush::still_passed_over;
 use crate::frozen;
 use crate::lab_attributes::FrozenStrikes;
 use crate::session::Sessions;
@@ -175,7 +176,8 @@ fn replay(
             // The next recovery point would make the log obsolete, which still has what it was.
             return Err(store.give_up(frozen::corruption(None, "operations of the intent log that are replayed")));
         }
-        for (id, index) in applied.rejected {
+        let passed_over = still_passed_over(store, batch.domain, applied.passed_over)?;
+        for (id, index) in applied.rejected.into_iter().chain(passed_over) {
             // An object under a tree block that cannot be read; the others are replayed all the same.
             recovered.lost.push((id, index));
             tracing::error!(object = id.0, index, "a synced page could not be replayed");

@@ -54,9 +54,11 @@ pub struct Placement {
 pub struct Applied {
     /// Pages whose bytes did not match their checksum any more: not written; the object keeps its old ones there. Also
     /// pages of `Write` and `Adopt` whose place in the object cannot be changed since its metadata there is damaged:
-    /// not written either, and reading them or seeking there gives the error. So it is with one page of each operation that is passed over as
-    /// it would have to change such a place.
+    /// not written either, and reading them or seeking there gives the error.
     pub rejected: Vec<(ObjectId, PageIndex)>,
+    /// Of each other operation that is passed over, or done in part, as it would have to change such a place: one page there. What follows may have made it
+    /// superfluous; if not, seeking there gives the error.
+    pub passed_over: Vec<(ObjectId, PageIndex)>,
     /// Pages written, with the identity of the block that now holds them.
     pub written: Vec<(ObjectId, PageIndex, BlockIdentity)>,
 }

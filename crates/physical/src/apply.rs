@@ -147,9 +147,7 @@ impl Module {
                 Ok(()) => {}
                 Err(error) if is_damage(&error) => {
                     tracing::error!(%key, %error, op = op_name(op), "passed over: a tree block cannot be read");
-                    // Who waits for it is told by a page that it leaves as it was.
-                    let bad = unreadable_pages(&error, key);
-                    applied.rejected.extend(bad.map(|bad| (key.object, first_page(op).max(bad.start))));
+                    applied.passed_over.extend(page_left(&error, key, op));
                     continue;
                 }
                 Err(error) => {
@@ -163,6 +161,7 @@ impl Module {
                 // It could be read just before.
                 Err(error) if is_damage(&error) => {
                     tracing::error!(%key, %error, op = op_name(op), "done in part: a tree block cannot be read any more");
+                    applied.passed_over.extend(page_left(&error, key, op));
                 }
                 Err(error) => {
                     self.cancel(mine);
@@ -710,13 +709,14 @@ fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) ->
     }
 }
 
-/// The first page that an operation removes, cuts or copies over.
-fn first_page(op: &Op) -> PageIndex {
-    match op {
+/// A page that an operation leaves as it was, which it was to remove, cut or copy over: who waits for the operation is told by it.
+fn page_left(error: &Error, key: ObjectKey, op: &Op) -> Option<(ObjectId, PageIndex)> {
+    let first = match op {
         Op::Truncate { size: offset, .. } | Op::Zero { offset, .. } => offset / PAGE_SIZE as u64,
         Op::Copy { target_first, .. } => *target_first,
         _ => 0,
-    }
+    };
+    unreadable_pages(error, key).map(|bad| (key.object, first.max(bad.start)))
 }
 
 /// Whether the lowest tree block above a page is among `leaves` (ascending).

@@ -179,3 +179,27 @@ fn a_sync_of_what_is_passed_over_tells() {
         assert_eq!(rig.cache.attributes(broken).unwrap().size, (PAGES * PAGE_SIZE) as u64);
     }
 }
+
+/// A truncation that is passed over, and another one behind it in the same epoch that needs nothing of what is damaged: nothing is amiss, be the page that
+/// tells of the first a hole by then, or written anew.
+#[test]
+fn what_is_passed_over_and_superfluous_is_told_to_nobody() {
+    for writes in [false, true] {
+        let (rig, broken) = damaged_root();
+        for size in [10, 0, 20] {
+            rig.submit(vec![Op::Truncate { id: broken, size: size * PAGE_SIZE as u64 }]).unwrap();
+        }
+        let expected = if writes { pattern(2, PAGE_SIZE) } else { vec![0; PAGE_SIZE] };
+        if writes {
+            rig.write(broken, 10 * PAGE_SIZE as u64, &expected).unwrap();
+        }
+        rig.cache.sync_all().unwrap();
+        rig.cache.sync(broken, Durability::All).expect("nothing to tell");
+        let is_right = |rig: &Rig| assert!(page(rig, broken, 10).unwrap() == expected);
+        is_right(&rig);
+        rig.cache.check();
+        let rig = rig.power_cut();
+        is_right(&rig);
+        assert_eq!(rig.cache.attributes(broken).unwrap().size, 20 * PAGE_SIZE as u64);
+    }
+}

@@ -162,6 +162,7 @@ impl ObjectStore for Between {
             let part = Batch { ops: ops.to_vec(), ..batch.clone() };
             let applied = self.module.apply(&part)?;
             all.rejected.extend(applied.rejected);
+            all.passed_over.extend(applied.passed_over);
             all.written.extend(applied.written);
             self.watch.tell(Moment::Between);
         }

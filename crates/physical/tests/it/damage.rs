@@ -381,7 +381,7 @@ fn operations_that_a_damaged_tree_stops_are_passed_over_as_a_whole() {
         copy(3, 2),
         Op::SetAttributes { id, set },
     ]);
-    assert_eq!(applied.rejected, [66, 10, 0].map(|page| page_of(2, page)));
+    assert_eq!(applied.passed_over, [66, 10, 0].map(|page| page_of(2, page)));
     let attributes = rig.module.attributes(key(2)).unwrap();
     assert_eq!((attributes.size, attributes.mode), (size, 0o400));
     assert!(matches!(rig.try_read(2, 0, 1), Err(Error::Corrupt(_))));
