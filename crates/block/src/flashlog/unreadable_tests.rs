@@ -4,7 +4,8 @@ use super::kept_tests::made_anew;
 use super::lost_tests::{DATA, is_damaged};
 use super::tests::{Unreadable, block, get, options, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -124,7 +125,7 @@ fn what_only_the_log_has_is_read_with_an_error_until_it_is_written_anew_and_noth
     let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap();
     log.at.store(in_log(&set.log, 1015), Ordering::Relaxed);
     let mut bytes = vec![0; BLOCK_SIZE];
-    let error = device.read(15, &mut [std::io::IoSliceMut::new(&mut bytes)]).unwrap_err();
+    let error = device.read(15, &mut [IoSliceMut::new(&mut bytes)]).unwrap_err();
     assert!(error.to_string().contains("os error 5"), "{error}");
     device.catch_up().unwrap();
     assert!(is_damaged(&device, 15) && device.status().damage.main == Bad { blocks: 1, first: 15 });
@@ -132,6 +133,38 @@ fn what_only_the_log_has_is_read_with_an_error_until_it_is_written_anew_and_noth
     put(&device, 15, 1015).unwrap();
     device.settle().unwrap();
     assert!(contents(&device) == main && main != states[3] && device.status().damage == Damage::default());
+}
+
+/// Reads well again once a label has been read.
+struct Passing(Arc<Unreadable>);
+
+impl Filter for Passing {
+    fn below(&self) -> &dyn Device {
+        &*self.0
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        if first == 0 {
+            self.0.at.store(u64::MAX, Ordering::Relaxed);
+        }
+        self.0.read(first, bufs)
+    }
+}
+
+#[test]
+fn what_could_not_be_read_for_a_moment_is_not_lost() {
+    let (set, device) = Set::in_mode(Mode::Asynchronous);
+    (10..20).for_each(|at| put(&device, at, 1000 + at).unwrap());
+    device.flush().unwrap();
+    let main = contents(&device);
+    drop(device);
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let passing = Arc::new(Passing(log.clone()));
+    let (device, _) = Flashlog::open(set.main.clone(), passing, &options(Mode::Asynchronous)).unwrap();
+    log.at.store(in_log(&set.log, 1015), Ordering::Relaxed);
+    device.catch_up().unwrap();
+    assert!(contents(&device) == main && device.status().damage == Damage::default());
+    assert_eq!(log.at.load(Ordering::Relaxed), u64::MAX, "a label was read");
 }
 
 #[test]
