@@ -253,7 +253,8 @@ impl Backup {
     /// Stages the blocks of checksums that what is staged changes.
     pub(super) fn stage_sums(&mut self, stager: &mut Stager) -> Result<(), Error> {
         stager.finish_page(&self.rings)?;
-        let ends = stager.runs.iter().skip(1).copied().chain([stager.head.number]);
+        // Each ends where the next one begins; there is always a first.
+        let ends = stager.runs[1..].iter().copied().chain([stager.head.number]);
         let window = (MERGED_PAGES / stager.runs.len() as u64).clamp(1, WINDOW_PAGES);
         let empty = |(next, end)| Run { next, end, window, bytes: Vec::new(), blocks: Vec::new() };
         let mut runs: Vec<Run> = stager.runs.iter().copied().zip(ends).map(empty).collect();

@@ -38,6 +38,15 @@ fn with_three(is_closed: bool, mode: Mode) -> (Set, Vec<Vec<u8>>) {
     (set, states)
 }
 
+/// A set in synchronous mode, all of whose log can be read until it is told otherwise.
+fn with_unreadable_log() -> (Set, Arc<Unreadable>, Flashlog) {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    drop(device);
+    let log = Unreadable::at(&set.log, u64::MAX);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    (set, log, device)
+}
+
 type Made = Result<(Vec<u8>, Rebuilt), Error>;
 
 /// Main made anew with a log of which a block cannot be read.
@@ -169,10 +178,7 @@ fn what_could_not_be_read_for_a_moment_is_not_lost() {
 
 #[test]
 fn a_backup_takes_from_main_what_the_log_cannot_give() {
-    let (set, device) = Set::in_mode(Mode::Synchronous);
-    drop(device);
-    let log = Unreadable::at(&set.log, u64::MAX);
-    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    let (set, log, device) = with_unreadable_log();
     (10..20).for_each(|at| put(&device, at, 1000 + at).unwrap());
     device.settle().unwrap();
     log.at.store(in_log(&set.log, 1015), Ordering::Relaxed);
@@ -182,10 +188,7 @@ fn a_backup_takes_from_main_what_the_log_cannot_give() {
 
 #[test]
 fn a_full_log_lets_go_of_pages_that_cannot_be_read_and_all_counts_as_changed() {
-    let (set, device) = Set::in_mode(Mode::Synchronous);
-    drop(device);
-    let log = Unreadable::at(&set.log, u64::MAX);
-    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Synchronous)).unwrap();
+    let (set, log, device) = with_unreadable_log();
     for number in 0..3000 {
         put(&device, number % 20, number).unwrap();
         if number == 100 {

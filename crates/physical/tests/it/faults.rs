@@ -257,14 +257,20 @@ fn readers_and_writers_together() {
     assert_eq!(report.found, 0, "{report:?}");
 }
 
-/// It is read again before anything is put into its place.
-#[test]
-fn no_tree_block_is_made_anew_for_an_error_that_passes() {
+/// A store on a device that can fail, with an empty object 1, and an object 2 of two pages.
+fn two_pages() -> (Arc<MemoryDevice>, Arc<Failing>, Rig) {
     let (device, failing) = Failing::new(1024);
     let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
     let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
-    rig.apply(vec![create_op(2, Kind::Regular), two]);
+    rig.apply(vec![create_op(1, Kind::Regular), create_op(2, Kind::Regular), two]);
     rig.commit();
+    (device, failing, rig)
+}
+
+/// It is read again before anything is put into its place.
+#[test]
+fn no_tree_block_is_made_anew_for_an_error_that_passes() {
+    let (device, failing, mut rig) = two_pages();
     let uses = block_uses(device.clone()).unwrap();
     let mut copies = uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2)));
     let (first, second) = (copies.next().unwrap(), copies.next().unwrap());
@@ -283,11 +289,7 @@ fn no_tree_block_is_made_anew_for_an_error_that_passes() {
 
 #[test]
 fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
-    let (device, failing) = Failing::new(1024);
-    let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
-    let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
-    rig.apply(vec![create_op(1, Kind::Regular), create_op(2, Kind::Regular), two]);
-    rig.commit();
+    let (device, failing, mut rig) = two_pages();
     let uses = block_uses(device.clone()).unwrap();
     let mut copies = uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2)));
     failing.bad_block.store(copies.next().unwrap().block, Ordering::Relaxed);
@@ -309,11 +311,7 @@ fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
 
 #[test]
 fn a_page_to_be_cut_that_the_device_cannot_read_is_lost() {
-    let (device, failing) = Failing::new(1024);
-    let mut rig = Rig::on(device.clone(), failing.clone(), CommitOrder::Correct);
-    let two = rig.write_op(2, &[(0, pattern(1)), (1, pattern(2))]);
-    rig.apply(vec![create_op(2, Kind::Regular), two]);
-    rig.commit();
+    let (device, failing, mut rig) = two_pages();
     let uses = block_uses(device.clone()).unwrap();
     let page = uses.iter().find(|used| used.object == Some(key(2)) && used.role == BlockRole::Data && used.index == 1);
     failing.bad_block.store(page.unwrap().block, Ordering::Relaxed);
