@@ -41,6 +41,9 @@ impl Cache {
         if transaction.ops.iter().any(|op| self.copies_much_unwritten(op)) {
             self.close_epoch()?;
         }
+        for op in &transaction.ops {
+            self.check_way(op)?;
+        }
 
         let mut spare: Vec<FrameMut> = Vec::new();
         // Pages loaded for the plan stay until it is made.
@@ -150,6 +153,33 @@ impl Cache {
         let state = self.state.read();
         let Some(object) = state.objects.get(source) else { return false };
         object.dirty.range(*source_first..source_first.saturating_add(*pages)).nth(UNWRITTEN_MAX).is_some()
+    }
+
+    /// Nothing is admitted of which it is known now that the recovery point has to pass it over, or that it would copy what cannot be read: the object would
+    /// be shown otherwise than it is stored.
+    fn check_way(&self, op: &Op) -> Result<()> {
+        let is_concerned = match op {
+            Op::Truncate { id, size } => *size > 0 && self.is_shortened(*id, *size),
+            Op::Zero { length, .. } => *length > 0,
+            Op::Copy { .. } => true,
+            _ => false,
+        };
+        if !is_concerned {
+            return Ok(());
+        }
+        match self.store.check_way(self.domain, op) {
+            Err(Error::Corrupt(_)) => {
+                // What is admitted already may have removed it.
+                self.close_epoch()?;
+                self.store.check_way(self.domain, op)
+            }
+            told => told,
+        }
+    }
+
+    /// Whether pages are cut off by a truncation, as far as that is known without reading.
+    fn is_shortened(&self, id: ObjectId, size: u64) -> bool {
+        self.state.read().objects.get(&id).is_none_or(|object| size < object.attributes.size)
     }
 
     /// Whether the operations take no more space than they give back once their epoch is a recovery point. Such a

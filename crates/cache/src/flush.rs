@@ -6,6 +6,7 @@ use crate::involved::Involved;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
+use crate::ranges::Missing;
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
@@ -198,7 +199,9 @@ impl Cache {
         self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.bring_back_frozen(frozen, &mut batch, &mut written)?;
         self.mark_lost(frozen, &mut batch, &mut written)?;
-        written.passed_over = still_passed_over(&*self.store, self.domain, std::mem::take(&mut written.passed_over))?;
+        let mut passed_over = std::mem::take(&mut written.passed_over);
+        passed_over.retain(|page| !written.identities.contains_key(page));
+        written.passed_over = still_passed_over(&*self.store, self.domain, passed_over)?;
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
@@ -292,7 +295,8 @@ impl Cache {
     }
 }
 
-/// Of pages that operations should have changed which were passed over: those that what came behind has not changed either.
+/// Of pages that operations should have changed which were passed over, and that were not written since: those that what came behind has not removed
+/// either.
 pub(crate) fn still_passed_over(
     store: &dyn ObjectStore,
     domain: DomainId,
@@ -301,8 +305,9 @@ pub(crate) fn still_passed_over(
     let mut still = Vec::new();
     for (object, page) in pages {
         match store.seek(ObjectKey { domain, object }, page, Seek::Data) {
-            Err(Error::Corrupt(_)) => still.push((object, page)),
-            Ok(_) | Err(Error::NoObject(_)) => {}
+            Ok(found) if found != Some(page) => {}
+            Err(Error::NoObject(_)) => {}
+            Ok(_) | Err(Error::Corrupt(_)) => still.push((object, page)),
             Err(error) => return Err(error),
         }
     }
@@ -452,7 +457,10 @@ impl State {
         }
         for &(id, index) in &written.passed_over {
             // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
-            let is_newer = self.objects.get(&id).is_none_or(|object| object.dirty.contains(&index));
+            let is_newer = self
+                .objects
+                .get(&id)
+                .is_none_or(|object| object.dirty.contains(&index) || object.overlay.missing(index) != Missing::Stored);
             if is_newer || rejected.contains(&(id, index)) || frozen.unsettled.contains(&(id, index)) {
                 continue;
             }

@@ -176,7 +176,10 @@ fn replay(
             // The next recovery point would make the log obsolete, which still has what it was.
             return Err(store.give_up(frozen::corruption(None, "operations of the intent log that are replayed")));
         }
-        let passed_over = still_passed_over(store, batch.domain, applied.passed_over)?;
+        let mut passed_over = applied.passed_over;
+        let is_at = |page: &(ObjectId, PageIndex)| applied.written.iter().any(|(id, index, _)| page == &(*id, *index));
+        passed_over.retain(|page| !is_at(page));
+        let passed_over = still_passed_over(store, batch.domain, passed_over)?;
         for (id, index) in applied.rejected.into_iter().chain(passed_over) {
             // An object under a tree block that cannot be read; the others are replayed all the same.
             recovered.lost.push((id, index));

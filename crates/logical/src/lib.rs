@@ -137,6 +137,10 @@ impl ObjectStore for Logical {
         self.first().table_levels(domain)
     }
 
+    fn check_way(&self, domain: DomainId, op: &Op) -> Result<()> {
+        self.first().check_way(domain, op)
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         self.first().replaceable(key, first, count)
     }

@@ -57,7 +57,7 @@ pub struct Applied {
     /// not written either, and reading them or seeking there gives the error.
     pub rejected: Vec<(ObjectId, PageIndex)>,
     /// Of each other operation that is passed over, or done in part, as it would have to change such a place: one page there. What follows may have made it
-    /// superfluous; if not, seeking there gives the error.
+    /// superfluous; if not, seeking there gives the error, or finds the page. Of a copy that has lost pages, as metadata of its source is damaged, the first.
     pub passed_over: Vec<(ObjectId, PageIndex)>,
     /// Pages written, with the identity of the block that now holds them.
     pub written: Vec<(ObjectId, PageIndex, BlockIdentity)>,
@@ -174,6 +174,14 @@ pub trait ObjectStore: Send + Sync {
 
     /// Levels of tree blocks above the blocks of a domain's object table, and above those of its maps of ids.
     fn table_levels(&self, domain: DomainId) -> Result<[u8; 2]>;
+
+    /// That an operation can be carried out as far as stored tree blocks are concerned, as of the last applied batch: those of its object that it has to go
+    /// through as a whole, and those above the pages that a copy reads, can be read. A lowest one of the object's own that can be made anew does not
+    /// stand in the way, nor does an object that is not there.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corrupt`]: the place of one that cannot be read.
+    fn check_way(&self, domain: DomainId, op: &Op) -> Result<()>;
 
     /// Whether all these pages are stored in blocks that nothing else refers to (no other object, no snapshot): then what
     /// replaces them takes no more than it gives back with the next recovery point. Nothing is stored of an object that there is not.

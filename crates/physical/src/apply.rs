@@ -22,15 +22,13 @@ use crate::write::{Landed, Outgoing, Stored};
 use holdfast_guard as guard;
 use holdfast_object::{
     Applied, Attributes, Batch, DomainId, Epoch, Error, Fragment, Kind, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex,
-    PageRef, Placement, Result, Seek, Side,
+    PageRef, Placement, Result, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// Pages removed under one lock: 256 MiB of an object.
 const PIECE: u64 = 1 << 16;
-/// Pages whose pointers are shared by a copy under one lock.
-const COPY_PIECE: u64 = 1 << 12;
 
 /// Pages that a truncation or hole cuts, by object, with their bytes in memory if an operation just wrote them.
 type CutPages = FxHashMap<ObjectId, BTreeMap<PageIndex, Option<PageRef>>>;
@@ -311,7 +309,8 @@ impl Module {
             }),
             Op::Copy { source, source_first, target_first, pages, size_min, .. } => {
                 let source = ObjectKey { domain: batch.domain, object: *source };
-                self.copy(source, *source_first, key, *target_first, *pages, epoch)?;
+                let lost = self.copy(source, *source_first, key, *target_first, *pages, epoch)?;
+                applied.passed_over.extend(lost.map(|page| (id, page)));
                 self.change(key, epoch, |_, record| {
                     record.attributes.size = record.attributes.size.max(*size_min);
                     Ok(())
@@ -585,116 +584,6 @@ impl Module {
         }
         Ok(())
     }
-
-    /// Pages of the source under a tree block of it that cannot be read are lost in the target.
-    fn copy(
-        &self,
-        source: ObjectKey,
-        source_first: PageIndex,
-        target: ObjectKey,
-        target_first: PageIndex,
-        pages: u64,
-        epoch: Epoch,
-    ) -> Result<()> {
-        let mut done = 0;
-        while done < pages {
-            let (from, to, left) = (source_first + done, target_first + done, pages - done);
-            done += self.change(target, epoch, |trees, record| {
-                let of_source = trees.get(&self.base, source)?;
-                // From the next page on that may be under it.
-                let unreadable = |error: Error| match unreadable_pages(&error, source) {
-                    Some(bad) if bad.end > from => {
-                        tracing::error!(key = %source, %error, to = %target, "pages of a copy are lost: a tree block cannot be read");
-                        Ok(bad.start.max(from)..bad.end)
-                    }
-                    _ => Err(error),
-                };
-                let (next, mut bad) = match trees.seek(&self.base, source, &of_source, from, Seek::Data) {
-                    Ok(next) => (next, None),
-                    Err(error) => unreadable(error).map(|bad| (Some(bad.start), Some(bad)))?,
-                };
-                let gap = next.map_or(left, |next| next - from).min(left);
-                if gap > 0 {
-                    trees.remove_pages(&self.base, target, record, to, to + gap)?;
-                    return Ok(gap);
-                }
-                let mut count = COPY_PIECE.min(left);
-                let mut pointers = Vec::new();
-                if bad.is_none() {
-                    match trees.pages_now(&self.base, source, &of_source, from, count as usize) {
-                        Ok(found) => pointers = found,
-                        Err(error) => bad = Some(unreadable(error)?),
-                    }
-                }
-                if let Some(bad) = bad {
-                    count = if bad.start > from { bad.start - from } else { (bad.end - from).min(count) };
-                    let end = of_source.attributes.size.div_ceil(PAGE_SIZE as u64).min(of_source.page_bound);
-                    let lost = BlockPointer::lost(epoch, Side::Device);
-                    pointers = match bad.start > from {
-                        true => trees.pages_now(&self.base, source, &of_source, from, count as usize)?,
-                        // Behind the end are zeros.
-                        false => {
-                            let of_page = |page| if page < end { lost } else { BlockPointer::HOLE };
-                            (from..from + count).map(of_page).collect()
-                        }
-                    };
-                }
-                share(self, trees, target, record, to, &pointers, epoch)?;
-                Ok(count)
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Makes `pointers` those of the target's pages from `first` on.
-fn share(
-    module: &Module,
-    trees: &mut Trees,
-    target: ObjectKey,
-    record: &mut Record,
-    first: PageIndex,
-    pointers: &[BlockPointer],
-    epoch: Epoch,
-) -> Result<()> {
-    let mut pages = Vec::with_capacity(pointers.len());
-    // Each page with a reference taken to its block; what the target has where the source has nothing is removed.
-    let mut take_references = |trees: &mut Trees, record: &mut Record| -> Result<()> {
-        let has_one = |olds: &[BlockPointer]| {
-            pointers
-                .iter()
-                .zip(olds)
-                .any(|(pointer, old)| pointer.kind == PointerKind::Data && old.is_data_at(pointer.address))
-        };
-        let olds = trees.pages_before(&module.base, target, record, (first, pointers.len()), has_one)?;
-        for (page, (pointer, old)) in (first..).zip(pointers.iter().zip(&olds)) {
-            match pointer.kind {
-                PointerKind::Data if old.is_data_at(pointer.address) => {}
-                PointerKind::Data => {
-                    trees.add_reference(&module.base, pointer.address[0])?;
-                    trees.audit.shared(pointer.address);
-                    pages.push((page, BlockPointer { birth_log: epoch, ..*pointer }));
-                }
-                PointerKind::LostInMemory | PointerKind::LostOnDevice => {
-                    pages.push((page, BlockPointer { birth_phys: epoch, birth_log: epoch, ..*pointer }));
-                }
-                PointerKind::Hole | PointerKind::Tree if old.is_hole() => {}
-                PointerKind::Hole | PointerKind::Tree => {
-                    trees.remove_pages(&module.base, target, record, page, page + 1)?;
-                }
-            }
-        }
-        Ok(())
-    };
-    let outcome = take_references(trees, record).and_then(|()| trees.put_pages(&module.base, target, record, &pages));
-    outcome.inspect_err(|_| {
-        for (_, pointer) in pages.iter().filter(|(_, pointer)| pointer.kind == PointerKind::Data) {
-            match trees.drop_reference(&module.base, pointer.address[0]) {
-                Ok(_) => trees.audit.unshared(pointer.address),
-                Err(error) => tracing::error!(%error, "reference table: a block keeps one reference too many"),
-            }
-        }
-    })
 }
 
 fn data_pointer(Stored { address, sums }: Stored, birth: Epoch, epoch: Epoch) -> BlockPointer {

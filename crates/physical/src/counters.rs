@@ -1,6 +1,6 @@
 //! What a module has done since it was opened, and which of its blocks were found without a good copy.
 
-use holdfast_object::{Epoch, StoreCounters};
+use holdfast_object::{Epoch, ObjectKey, StoreCounters};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     audit_failures: AtomicU64,
     repaired: AtomicU64,
     unrepaired: Mutex<FxHashSet<u64>>,
+    /// Objects of which one of these is a tree block; one more than [`BLOCKS_MAX`] if there are others.
+    damaged: Mutex<FxHashSet<ObjectKey>>,
     /// Blocks with something in entries that are free.
     remains: Mutex<FxHashSet<u64>>,
     /// The last recovery point of which something was made anew.
@@ -105,6 +107,20 @@ impl Counters {
     /// A block was found without a good copy; whether it is the first time.
     pub(crate) fn unrepaired(&self, address: u64) -> bool {
         is_new(&self.unrepaired, address)
+    }
+
+    /// A tree block of the object was found without a good copy.
+    pub(crate) fn damaged(&self, object: ObjectKey) {
+        let mut damaged = self.damaged.lock();
+        if damaged.len() <= BLOCKS_MAX {
+            damaged.insert(object);
+        }
+    }
+
+    /// Whether a tree block of the object was found without a good copy, as far as that is known.
+    pub(crate) fn may_be_damaged(&self, object: ObjectKey) -> bool {
+        let damaged = self.damaged.lock();
+        damaged.len() > BLOCKS_MAX || damaged.contains(&object)
     }
 
     /// A block was found with something in an entry that is free; whether it is the first time.

@@ -14,17 +14,25 @@ use crate::module::Module;
 use crate::named::{Answer, OnDevice};
 use crate::slots::{self, Limits};
 use crate::tree::{Path, Trees, span};
-use holdfast_object::{DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Result, Side};
+use holdfast_object::{
+    DomainId, Epoch, Error, LogBatch, ObjectId, ObjectKey, Op, PAGE_SIZE, PageIndex, Place, Result, Side,
+};
 use std::ops::Range;
 
 /// Most levels of a tree whose pages are counted while nobody else gets at the trees: 64 blocks are read for that.
 const COUNTED_LEVELS_MAX: u8 = 2;
 
+/// Pages above which tree blocks are read while the trees are held: 256 MiB of an object.
+const PROBED_PAGES: u64 = 1 << 16;
+
 /// Whether the error says that a tree block of an object of a domain cannot be read.
 pub(crate) fn is_damage(error: &Error) -> bool {
-    let Error::Corrupt(corruption) = error else { return false };
-    let place = &corruption.place;
-    place.object.is_some_and(|key| key.domain != DomainId::SYSTEM) && place.level.is_some_and(|level| level > 0)
+    matches!(error, Error::Corrupt(corruption) if damaged_object(&corruption.place).is_some())
+}
+
+/// The object of a domain of which a tree block is in this place.
+pub(crate) fn damaged_object(place: &Place) -> Option<ObjectKey> {
+    place.object.filter(|key| key.domain != DomainId::SYSTEM && place.level.is_some_and(|level| level > 0))
 }
 
 /// Which lowest tree block it is that cannot be read, if it is one.
@@ -58,16 +66,14 @@ enum Probe {
 enum Found {
     /// No copy is what was written.
     Nothing,
-    /// What was written, and so many of its pointers cannot be what they say: here they are lost.
-    Misfits(Box<MetaBlock>, u64),
-    /// A good copy, this time.
-    Good,
+    /// What was written. So many of its pointers cannot be what they say: here they are lost.
+    Written(Box<MetaBlock>, u64),
     /// The device has refused to read one, and the others are bad. It does not read what leads there any more either: it is not for this block.
     Refused,
 }
 
-/// Looks at both copies again.
-fn look_again(disk: &Disk, node: NodeKey, pointer: &BlockPointer, lost: &BlockPointer) -> Found {
+/// Looks at both copies again. In the place of the block's pointers that cannot be what they say are lost ones then, and holes from page `end` on.
+fn look_again(disk: &Disk, node: NodeKey, pointer: &BlockPointer, end: PageIndex, lost: &BlockPointer) -> Found {
     let mut is_refused = false;
     for address in pointer.addresses() {
         match read_copy(disk, node, pointer, address) {
@@ -76,11 +82,10 @@ fn look_again(disk: &Disk, node: NodeKey, pointer: &BlockPointer, lost: &BlockPo
                 let limits = Limits::of(disk);
                 let misfits = slots::misfits(block.bytes(), node, limits).len();
                 let free = slots::remains(block.bytes(), node, limits).len();
-                block.clear(&slots::replaced(block.bytes(), node, limits, lost));
-                return match misfits - free {
-                    0 => Found::Good,
-                    misfits => Found::Misfits(Box::new(block), misfits as u64),
-                };
+                let by =
+                    |slot: usize| if node.index * POINTERS + (slot as u64) < end { lost } else { &BlockPointer::HOLE };
+                block.clear(&slots::replaced(block.bytes(), node, limits, by));
+                return Found::Written(Box::new(block), (misfits - free) as u64);
             }
             Err(Error::Device(_)) => is_refused = true,
             Err(_) => {}
@@ -90,6 +95,11 @@ fn look_again(disk: &Disk, node: NodeKey, pointer: &BlockPointer, lost: &BlockPo
         true => Found::Refused,
         false => Found::Nothing,
     }
+}
+
+/// Pages of an object that have something of its contents: what it may have behind them is zeros.
+pub(crate) fn pages_of(record: &Record) -> PageIndex {
+    record.attributes.size.div_ceil(PAGE_SIZE as u64).min(record.page_bound)
 }
 
 impl Trees {
@@ -226,11 +236,12 @@ impl Trees {
             return Ok(false);
         }
         let lost = BlockPointer::lost(self.building, Side::Device);
-        let found = look_again(&base.disk, node, &pointer, &lost);
+        let end = pages_of(record);
+        let found = look_again(&base.disk, node, &pointer, end, &lost);
         match found {
-            Found::Good => return Ok(true),
+            Found::Written(_, 0) => return Ok(true),
             Found::Refused => return Ok(false),
-            Found::Nothing | Found::Misfits(..) => {}
+            Found::Nothing | Found::Written(..) => {}
         }
         if record.levels > 1 {
             match self.make_dirty(base, key, record, 2, leaf / POINTERS) {
@@ -239,7 +250,7 @@ impl Trees {
                 outcome => outcome?,
             }
         }
-        let there = if let Found::Misfits(block, misfits) = found {
+        let there = if let Found::Written(block, misfits) = found {
             tracing::error!(
                 %key, %error, first = leaf * POINTERS, misfits,
                 "pages whose pointers make no sense in a tree block are lost until they are written again"
@@ -248,8 +259,7 @@ impl Trees {
             misfits
         } else {
             self.put_dirty(base, record, node, base.new_block(node), &pointer);
-            let pages = record.attributes.size.div_ceil(PAGE_SIZE as u64).min(record.page_bound);
-            let pages = pages.saturating_sub(leaf * POINTERS).min(POINTERS);
+            let pages = end.saturating_sub(leaf * POINTERS).min(POINTERS);
             for slot in 0..pages as usize {
                 self.dirty_mut(node).put_pointer(slot, &lost);
             }
@@ -261,6 +271,32 @@ impl Trees {
         };
         self.count_lost(base, key, record, there)?;
         Ok(true)
+    }
+
+    /// Pointers of so many pages of an object, of which the first is under a lowest tree block that could not be read just before, up to the end of that
+    /// block, if the device has what was written after all: those that make no sense are lost.
+    pub(crate) fn pages_again(
+        &self,
+        base: &Base,
+        key: ObjectKey,
+        record: &Record,
+        (first, count): (PageIndex, u64),
+    ) -> Result<Option<Vec<BlockPointer>>> {
+        let leaf = first / POINTERS;
+        let path = match self.path_to(base, key, record, 1, leaf) {
+            Err(error) if is_damage(&error) => None,
+            path => path?,
+        };
+        let Some(Path { node, pointer, .. }) = path.filter(|path| path.pointer.is_stored()) else { return Ok(None) };
+        if !self.is_named(base, &OnDevice::new(&base.disk), node, &pointer)? {
+            return Ok(None);
+        }
+        let lost = BlockPointer::lost(self.building, Side::Device);
+        let Found::Written(block, _) = look_again(&base.disk, node, &pointer, pages_of(record), &lost) else {
+            return Ok(None);
+        };
+        let (from, left) = (first % POINTERS, POINTERS - first % POINTERS);
+        Ok(Some((from..from + count.min(left)).map(|slot| block.pointer(slot as usize)).collect()))
     }
 
     /// Takes off the pages that an object counts the data that it may have had in so many pages of one block, which are lost. That is known of an object
@@ -319,26 +355,38 @@ impl Module {
     }
 
     /// Whether the next recovery point can have all of a log batch, as far as the tree blocks are concerned that it has to go through: each can be read,
-    /// or is a lowest one that can be made anew. Nothing is looked at as long as no damage of the store is known. What nobody has come across yet the recovery
+    /// or is a lowest one that can be made anew. Only objects are looked at of which damage is known. What nobody has come across yet the recovery
     /// point does, and rejects.
     pub(crate) fn have_places(&self, batch: &LogBatch) -> bool {
-        if self.disk().counters.blocks_unrepaired() == 0 {
-            return true;
-        }
         let on_device = OnDevice::new(self.disk());
+        let may_be_damaged = |op: &&Op| {
+            let key = ObjectKey { domain: batch.domain, object: op.target() };
+            self.disk().counters.may_be_damaged(key)
+        };
         // If it cannot be told, the recovery point tells.
-        batch.ops.iter().all(|op| {
+        batch.ops.iter().filter(may_be_damaged).all(|op| {
             let is_possible = self.has_places(batch.domain, op, &on_device);
-            is_possible.unwrap_or_else(|error| {
-                tracing::error!(object = op.target().0, %error, "not logged: a tree block cannot be read");
-                false
-            })
+            is_possible
+                .inspect_err(|error| {
+                    tracing::error!(object = op.target().0, %error, "not logged: a tree block cannot be read");
+                })
+                .is_ok()
         })
+    }
+
+    /// See [`holdfast_object::ObjectStore::check_way`].
+    pub(crate) fn has_way(&self, domain: DomainId, op: &Op) -> Result<()> {
+        if let Op::Copy { source, source_first, pages, .. } = *op {
+            let key = ObjectKey { domain, object: source };
+            let found = self.probe_range(key, (source_first, source_first.saturating_add(pages)))?;
+            found.into_iter().next().map_or(Ok(()), Err)?;
+        }
+        self.has_places(domain, op, &OnDevice::new(self.disk()))
     }
 
     /// # Errors
     /// A block cannot be read, and not be made anew either.
-    fn has_places(&self, domain: DomainId, op: &Op, on_device: &OnDevice<'_>) -> Result<bool> {
+    fn has_places(&self, domain: DomainId, op: &Op, on_device: &OnDevice<'_>) -> Result<()> {
         let key = ObjectKey { domain, object: op.target() };
         let pages: Vec<PageIndex> = match op {
             Op::Write { fragments, .. } => fragments.iter().map(|fragment| fragment.index).collect(),
@@ -347,7 +395,7 @@ impl Module {
         };
         let mut found = self.probe_op(domain, op)?;
         let trees = self.trees();
-        let Some(record) = trees.find(&self.base, key)? else { return Ok(true) };
+        let Some(record) = trees.find(&self.base, key)? else { return Ok(()) };
         let unreadable = trees.unreadable_leaves(&self.base, key, &record, pages.into_iter())?;
         found.extend(unreadable.into_iter().map(|(_, error)| error));
         for error in found {
@@ -358,12 +406,33 @@ impl Module {
                 return Err(error);
             }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Reads the tree blocks above these pages, in pieces, and says which cannot be read.
+    fn probe_range(&self, key: ObjectKey, (first, end): (PageIndex, PageIndex)) -> Result<Vec<Error>> {
+        let (mut found, mut from) = (Vec::new(), first);
+        while from < end {
+            let trees = self.trees();
+            let Some(record) = trees.find(&self.base, key)? else { break };
+            let end_here = end.min(span(record.levels));
+            if from >= end_here {
+                break;
+            }
+            let to = end_here.min(from.saturating_add(PROBED_PAGES));
+            trees.probe_pages(&self.base, key, &record, (from, to), &mut found)?;
+            from = to;
+        }
+        Ok(found)
     }
 
     /// Reads the tree blocks of the target that an operation has to go through as a whole, and says which cannot be read.
     fn probe_op(&self, domain: DomainId, op: &Op) -> Result<Vec<Error>> {
         const PAGE: u64 = PAGE_SIZE as u64;
+        // What cannot be read of the source is lost in the target: see `Module::copy`.
+        if let Op::Copy { target: object, target_first, pages, .. } = *op {
+            return self.probe_range(ObjectKey { domain, object }, (target_first, target_first.saturating_add(pages)));
+        }
         let trees = self.trees();
         let mut found = Vec::new();
         let find = |object: ObjectId| {
@@ -379,13 +448,6 @@ impl Module {
                 let (from, to) = (offset, offset + length);
                 let cut = [from, to].map(|edge| (edge % PAGE != 0).then_some(edge / PAGE));
                 (id, from.div_ceil(PAGE), to / PAGE, cut)
-            }
-            // What cannot be read of the source is lost in the target: see `Module::copy`.
-            Op::Copy { target, target_first, pages, .. } => {
-                if let Some((key, record)) = find(target)? {
-                    trees.probe_pages(&self.base, key, &record, (target_first, target_first + pages), &mut found)?;
-                }
-                return Ok(found);
             }
             _ => return Ok(found),
         };

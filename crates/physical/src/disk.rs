@@ -2,6 +2,7 @@
 
 use crate::block_pool::PooledBlock;
 use crate::counters::Counters;
+use crate::damage::damaged_object;
 use crate::format::split_address;
 use crate::guarded::{Doubled, Watched};
 use crate::meta_block::{MetadataProtection, Scribble};
@@ -164,7 +165,15 @@ impl Disk {
     /// The block at `address` has no good copy; `error` says what is wrong with it.
     pub(crate) fn note_unrepaired(&self, address: u64, error: &Error) {
         // What cannot be had says nothing of the block.
-        if !self.over.load(Ordering::Relaxed) && self.counters.unrepaired(address) {
+        if self.over.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Error::Corrupt(corruption) = error
+            && let Some(object) = damaged_object(&corruption.place)
+        {
+            self.counters.damaged(object);
+        }
+        if self.counters.unrepaired(address) {
             tracing::error!(%error, "a block has no good copy");
         }
     }

@@ -36,6 +36,7 @@ mod bitmap;
 mod block_pool;
 pub mod check;
 mod commit;
+mod copy;
 mod counters;
 mod create;
 mod damage;

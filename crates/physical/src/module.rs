@@ -19,7 +19,7 @@ use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
     Applied, Arena, Attributes, Batch, Clock, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage,
-    Mending, ObjectChange, ObjectId, ObjectKey, ObjectStore, PageIndex, PageRef, PageSource, Placement, Purpose,
+    Mending, ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose,
     RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
     StoreStatus, Timestamp, VerifiedBy,
 };
@@ -418,6 +418,10 @@ impl ObjectStore for Module {
         let trees = self.trees();
         let levels = |id: u64| trees.system.get(&id).map_or(0, |record| record.levels);
         Ok([levels(table_of(domain)), levels(map_of(domain)).max(levels(orphans_of(domain)))])
+    }
+
+    fn check_way(&self, domain: DomainId, op: &Op) -> Result<()> {
+        self.surely(|| self.has_way(domain, op))
     }
 
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {

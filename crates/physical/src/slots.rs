@@ -165,10 +165,15 @@ pub(crate) fn remains(bytes: &[u8; 4096], key: NodeKey, limits: Limits) -> Vec<R
 }
 
 /// In the place of each slot of a block of pointers that cannot be what it says, what is to be there: nothing if it is free, and else this.
-pub(crate) fn replaced(bytes: &[u8; 4096], key: NodeKey, limits: Limits, by: &BlockPointer) -> Vec<Remains> {
+pub(crate) fn replaced<'a>(
+    bytes: &[u8; 4096],
+    key: NodeKey,
+    limits: Limits,
+    by: impl Fn(usize) -> &'a BlockPointer,
+) -> Vec<Remains> {
     let replaced = |misfit: Misfit| {
-        let by = || (misfit.slot * POINTER_BYTES, by.encode().to_vec());
-        let (at, good) = mended(bytes, key, misfit.slot, limits).unwrap_or_else(by);
+        let replaced = || (misfit.slot * POINTER_BYTES, by(misfit.slot).encode().to_vec());
+        let (at, good) = mended(bytes, key, misfit.slot, limits).unwrap_or_else(replaced);
         Remains { misfit, at, good }
     };
     misfits(bytes, key, limits).into_iter().map(replaced).collect()

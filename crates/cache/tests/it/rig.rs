@@ -43,6 +43,12 @@ impl Rig {
         Rig::open_with(device, front, &OpenOptions::default(), FRAMES)
     }
 
+    /// Opens the store with memory for as little clean metadata as can be.
+    pub(crate) fn forgetful(device: Arc<MemoryDevice>) -> Rig {
+        let options = OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() };
+        Rig::open_with(device.clone(), device, &options, FRAMES)
+    }
+
     /// Closes the store, and opens it so, with as much memory.
     pub(crate) fn remount_through(self, front: Arc<dyn holdfast_block::Device>) -> Rig {
         self.cache.close().unwrap();

@@ -1,27 +1,61 @@
 //! A tree block of one file cannot be read from either copy: what lies under it is an error until it is written again, all else goes on.
 
 use crate::rig::{Rig, pattern};
+use holdfast_block::MemoryDevice;
 use holdfast_object::*;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Pages of the file; the first leaf of its tree has 64 of them.
 const PAGES: usize = 100;
 
 /// A store with a file whose first leaf is damaged in both copies, that file, and a whole one.
 fn rig() -> (Rig, ObjectId, ObjectId) {
-    // Without the leaf the first page is gone and the last is not.
-    damaged(|rig, broken| is_unreadable(rig, broken, 0) && !is_unreadable(rig, broken, PAGES as u64 - 1))
+    damaged(is_leaf_gone)
 }
 
 /// The same, and it is the block above its leaves.
 fn damaged_root() -> (Rig, ObjectId) {
-    let gone = |rig: &Rig, broken, page| {
-        let read = rig.cache.read(broken, page, 1);
-        matches!(&read, Err(Error::Corrupt(why)) if why.place.level == Some(2) && why.place.object == Some(key(broken)))
-    };
-    let (rig, broken, _) = damaged(|rig, broken| gone(rig, broken, 0));
+    let (rig, broken, _) = damaged(is_root_gone);
     (rig, broken)
+}
+
+fn is_leaf_gone(rig: &Rig, broken: ObjectId) -> bool {
+    // Without the leaf the first page is gone and the last is not.
+    is_unreadable(rig, broken, 0) && !is_unreadable(rig, broken, PAGES as u64 - 1)
+}
+
+fn is_root_gone(rig: &Rig, broken: ObjectId) -> bool {
+    let read = rig.cache.read(broken, 0, 1);
+    matches!(&read, Err(Error::Corrupt(why)) if why.place.level == Some(2) && why.place.object == Some(key(broken)))
+}
+
+/// Leaves of a file that take up all memory for clean metadata.
+const LEAVES: u64 = 400;
+
+/// The same, and the block goes bad once these operations on the damaged file and the whole one have been admitted: it is not in memory any more.
+fn damaged_after(
+    is: impl Fn(&Rig, ObjectId) -> bool,
+    ops: impl Fn(ObjectId, ObjectId) -> Vec<Op>,
+) -> (Rig, ObjectId, ObjectId) {
+    let (sound, hurt, [broken, whole]) = to_damage(is);
+    let (before, after) = (sound.snapshot(), hurt.snapshot());
+    let rig = Rig::forgetful(Arc::new(sound));
+    let other = rig.create(Kind::Regular);
+    for leaf in 0..LEAVES {
+        rig.write(other, leaf * 64 * PAGE_SIZE as u64, b"other").unwrap();
+    }
+    rig.cache.sync_all().unwrap();
+    rig.submit(ops(broken, whole)).unwrap();
+    for leaf in 0..LEAVES {
+        rig.module.seek(key(other), leaf * 64, Seek::Hole).unwrap();
+    }
+    let blocks = before.chunks(PAGE_SIZE).zip(after.chunks(PAGE_SIZE));
+    for (at, (_, bad)) in (0..).zip(blocks).filter(|(_, (good, bad))| good != bad) {
+        rig.device.alter(at, |block| block.copy_from_slice(bad)).unwrap();
+    }
+    (rig, broken, whole)
 }
 
 fn key(object: ObjectId) -> ObjectKey {
@@ -34,6 +68,14 @@ fn is_unreadable(rig: &Rig, id: ObjectId, page: u64) -> bool {
 
 /// A store with a file of which a block of its tree is damaged in both copies, so that this `is` so, that file, and a whole one.
 fn damaged(is: impl Fn(&Rig, ObjectId) -> bool) -> (Rig, ObjectId, ObjectId) {
+    let (_, hurt, [broken, whole]) = to_damage(&is);
+    let rig = Rig::open_through(hurt.clone(), hurt);
+    assert!(is(&rig, broken));
+    (rig, broken, whole)
+}
+
+/// A store with two files as it is, and the same with a block of the first one's tree damaged in both copies, so that this `is` so.
+fn to_damage(is: impl Fn(&Rig, ObjectId) -> bool) -> (MemoryDevice, Arc<MemoryDevice>, [ObjectId; 2]) {
     let rig = Rig::new(2048);
     let (broken, whole) = (rig.create(Kind::Regular), rig.create(Kind::Regular));
     rig.write(broken, 0, &pattern(1, PAGES * PAGE_SIZE)).unwrap();
@@ -48,16 +90,17 @@ fn damaged(is: impl Fn(&Rig, ObjectId) -> bool) -> (Rig, ObjectId, ObjectId) {
     // Metadata is what is there twice.
     let pairs = copies.into_values().filter(|at| at.len() == 2);
     for pair in pairs {
-        let hurt = holdfast_block::MemoryDevice::from_bytes(&device.snapshot());
+        let hurt = Arc::new(MemoryDevice::from_bytes(&device.snapshot()));
         for &at in &pair {
             hurt.alter(at, |block| block[4000] ^= 1).unwrap();
         }
-        let hurt = std::sync::Arc::new(hurt);
+        let as_is = hurt.snapshot();
         let Ok(rig) = catch_unwind(AssertUnwindSafe(|| Rig::open_through(hurt.clone(), hurt.clone()))) else {
             continue;
         };
         if is(&rig, broken) {
-            return (rig, broken, whole);
+            let hurt = Arc::new(MemoryDevice::from_bytes(&as_is));
+            return (MemoryDevice::from_bytes(&device.snapshot()), hurt, [broken, whole]);
         }
     }
     panic!("no such block found");
@@ -144,14 +187,35 @@ fn a_sync_under_an_unreadable_block_above_leaves_tells() {
     assert!(page(&rig, broken, 3).is_err());
 }
 
-/// The copy is answered, and so is its sync: what could not be copied is an error, and all else is there.
+fn is_refused(outcome: Result<Outcome>, of: ObjectId) -> bool {
+    matches!(&outcome, Err(Error::Corrupt(why)) if why.place.object == Some(key(of)))
+}
+
+fn copy(source: ObjectId, target: ObjectId) -> Op {
+    let size_min = (PAGES * PAGE_SIZE) as u64;
+    Op::Copy { source, source_first: 0, target, target_first: 0, pages: PAGES as u64, size_min }
+}
+
+/// Nothing is copied of what cannot be read, and who copies is told.
 #[test]
-fn a_copy_of_a_file_with_an_unreadable_leaf_has_no_zeroes_for_it() {
-    let (rig, broken, whole) = rig();
-    let (size_min, pages) = ((PAGES * PAGE_SIZE) as u64, PAGES as u64);
-    let copy = Op::Copy { source: broken, source_first: 0, target: whole, target_first: 0, pages, size_min };
-    rig.submit(vec![copy]).unwrap();
-    rig.cache.sync(whole, Durability::All).unwrap();
+fn a_copy_of_a_file_with_an_unreadable_tree_block_is_refused() {
+    for is in [is_leaf_gone, is_root_gone] {
+        let (rig, broken, whole) = damaged(is);
+        assert!(is_refused(rig.submit(vec![copy(broken, whole)]), broken));
+        rig.cache.sync(whole, Durability::All).unwrap();
+        assert_eq!(rig.contents(whole).unwrap(), b"whole");
+        assert_eq!(rig.power_cut().contents(whole).unwrap(), b"whole");
+    }
+}
+
+/// What goes bad between the copy and its recovery point is an error in the copy, whose sync tells, and all else is there.
+#[test]
+fn a_sync_of_a_copy_that_has_lost_pages_tells() {
+    let (rig, _, whole) = damaged_after(is_leaf_gone, |broken, whole| vec![copy(broken, whole)]);
+    rig.cache.sync_all().unwrap();
+    let told = rig.cache.sync(whole, Durability::All);
+    assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
+    rig.cache.sync(whole, Durability::All).expect("once");
     let is_right = |rig: &Rig| {
         assert!(matches!(page(rig, whole, 3), Err(Error::Lost { side: Side::Device, .. })));
         assert!(page(rig, whole, 70).unwrap() == pattern(1, PAGES * PAGE_SIZE)[70 * PAGE_SIZE..][..PAGE_SIZE]);
@@ -160,19 +224,44 @@ fn a_copy_of_a_file_with_an_unreadable_leaf_has_no_zeroes_for_it() {
     is_right(&rig.power_cut());
 }
 
-/// Neither a truncation nor a hole goes through a block above leaves that cannot be read: who waits for it is told.
+const CUT: u64 = (10 * PAGE_SIZE) as u64;
+
+fn cuts(id: ObjectId) -> [Op; 2] {
+    [Op::Truncate { id, size: CUT }, Op::Zero { id, offset: CUT, length: CUT }]
+}
+
+/// Neither a truncation nor a hole goes through a block above leaves that cannot be read: it is refused, and the file is shown as it is.
+#[test]
+fn what_would_be_passed_over_is_refused() {
+    let (rig, broken) = damaged_root();
+    let is_as_it_was = |rig: &Rig| {
+        assert_eq!(rig.cache.attributes(broken).unwrap().size, (PAGES * PAGE_SIZE) as u64);
+        assert!(is_unreadable(rig, broken, 20), "and not zeroes");
+    };
+    for op in cuts(broken) {
+        assert!(is_refused(rig.submit(vec![op]), broken));
+        is_as_it_was(&rig);
+    }
+    rig.cache.sync(broken, Durability::All).expect("nothing to tell");
+    // It may grow.
+    let size = (PAGES * PAGE_SIZE) as u64 + CUT;
+    rig.submit(vec![Op::Truncate { id: broken, size }]).unwrap();
+    rig.cache.sync(broken, Durability::All).unwrap();
+    rig.cache.check();
+    let rig = rig.power_cut();
+    assert_eq!(rig.cache.attributes(broken).unwrap().size, size);
+    assert!(is_unreadable(&rig, broken, 20));
+}
+
+/// The same if the block goes bad between the operation and its recovery point: it is passed over, and who waits for it is told.
 #[test]
 fn a_sync_of_what_is_passed_over_tells() {
-    let size = (10 * PAGE_SIZE) as u64;
-    let id = |broken| [Op::Truncate { id: broken, size }, Op::Zero { id: broken, offset: size, length: size }];
     for at in 0..2 {
-        let (rig, broken) = damaged_root();
-        for _ in 0..2 {
-            rig.submit(vec![id(broken)[at].clone()]).unwrap();
-            let told = rig.cache.sync(broken, Durability::All);
-            assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
-            rig.cache.sync(broken, Durability::All).expect("once");
-        }
+        let (rig, broken, _) = damaged_after(is_root_gone, |broken, _| vec![cuts(broken)[at].clone()]);
+        rig.cache.sync_all().unwrap();
+        let told = rig.cache.sync(broken, Durability::All);
+        assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
+        rig.cache.sync(broken, Durability::All).expect("once");
         rig.cache.check();
         let rig = rig.power_cut();
         assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (0, 0));
@@ -180,13 +269,12 @@ fn a_sync_of_what_is_passed_over_tells() {
     }
 }
 
-/// A truncation that is passed over, and another one behind it in the same epoch that needs nothing of what is damaged: nothing is amiss, be the page that
-/// tells of the first a hole by then, or written anew.
+/// A truncation to nothing needs nothing of what is damaged. What comes behind it in the same epoch is admitted, and the damage is told to nobody.
 #[test]
-fn what_is_passed_over_and_superfluous_is_told_to_nobody() {
+fn what_is_removed_already_stands_in_nobodys_way() {
     for writes in [false, true] {
         let (rig, broken) = damaged_root();
-        for size in [10, 0, 20] {
+        for size in [0, 20, 15] {
             rig.submit(vec![Op::Truncate { id: broken, size: size * PAGE_SIZE as u64 }]).unwrap();
         }
         let expected = if writes { pattern(2, PAGE_SIZE) } else { vec![0; PAGE_SIZE] };
@@ -200,6 +288,29 @@ fn what_is_passed_over_and_superfluous_is_told_to_nobody() {
         rig.cache.check();
         let rig = rig.power_cut();
         is_right(&rig);
+        assert_eq!(rig.cache.attributes(broken).unwrap().size, 15 * PAGE_SIZE as u64);
+    }
+}
+
+/// One that is passed over, and another one behind it in the same epoch that needs nothing of what is damaged: nothing is amiss, be the page that tells of
+/// the first a hole by then, or written anew.
+#[test]
+fn what_is_passed_over_and_superfluous_is_told_to_nobody() {
+    for writes in [false, true] {
+        let (rig, broken, _) = damaged_after(is_root_gone, |broken, _| {
+            let to = |pages: u64| Op::Truncate { id: broken, size: pages * PAGE_SIZE as u64 };
+            vec![to(10), to(0), to(20)]
+        });
+        let expected = if writes { pattern(2, PAGE_SIZE) } else { vec![0; PAGE_SIZE] };
+        if writes {
+            rig.write(broken, 10 * PAGE_SIZE as u64, &expected).unwrap();
+        }
+        rig.cache.sync_all().unwrap();
+        rig.cache.sync(broken, Durability::All).expect("nothing to tell");
+        assert!(page(&rig, broken, 10).unwrap() == expected);
+        rig.cache.check();
+        let rig = rig.power_cut();
+        assert!(page(&rig, broken, 10).unwrap() == expected);
         assert_eq!(rig.cache.attributes(broken).unwrap().size, 20 * PAGE_SIZE as u64);
     }
 }

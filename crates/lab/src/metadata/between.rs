@@ -223,6 +223,10 @@ impl ObjectStore for Between {
         self.module.table_levels(domain)
     }
 
+    fn check_way(&self, domain: DomainId, op: &Op) -> Result<()> {
+        self.module.check_way(domain, op)
+    }
+
     fn replaceable(&self, key: ObjectKey, first: PageIndex, count: usize) -> Result<bool> {
         self.module.replaceable(key, first, count)
     }

@@ -162,13 +162,13 @@ pub(crate) fn damage_tree(rig: &Rig, level: u8, index: Option<u64>) {
 }
 
 /// The check finds only what is unreadable, and what stays in use below it.
-fn assert_consistent(rig: &Rig) {
+pub(crate) fn assert_consistent(rig: &Rig) {
     let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
     let is_expected = |kind| matches!(kind, FindingKind::Unreadable | FindingKind::Leaked | FindingKind::References);
     assert!(report.findings.iter().all(|finding| is_expected(finding.kind)), "{report:?}");
 }
 
-fn page_of(id: u64, index: u64) -> (ObjectId, u64) {
+pub(crate) fn page_of(id: u64, index: u64) -> (ObjectId, u64) {
     (ObjectId(id), index)
 }
 
@@ -193,7 +193,7 @@ fn a_damaged_object_can_be_deleted_and_the_others_live() {
 }
 
 /// Blocks that nothing names stay in use, and all else fits together; the check frees them.
-fn free_leaked(rig: &mut Rig) {
+pub(crate) fn free_leaked(rig: &mut Rig) {
     let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
     let kinds: HashSet<_> = report.findings.iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, HashSet::from([FindingKind::Leaked]), "{report:?}");
@@ -203,7 +203,7 @@ fn free_leaked(rig: &mut Rig) {
     rig.reopen();
 }
 
-fn is_lost(rig: &Rig, id: u64, page: u64) -> bool {
+pub(crate) fn is_lost(rig: &Rig, id: u64, page: u64) -> bool {
     let found = rig.module.read(key(id), page, &mut rig.frames(1));
     matches!(found.as_deref(), Ok([PageSource::Lost(Side::Device)]))
 }
@@ -264,6 +264,29 @@ fn the_pages_of_a_small_tree_are_counted_if_a_block_of_it_is_made_anew() {
             free_leaked(&mut rig);
         }
     }
+}
+
+/// The same of a pointer that makes no sense.
+#[test]
+fn a_pointer_that_makes_no_sense_behind_the_end_of_its_file_becomes_a_hole() {
+    let mut rig = sample();
+    rig.apply(vec![Op::Truncate { id: ObjectId(2), size: 67 * PAGE_SIZE as u64 }]);
+    rig.commit();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let leaf = uses.iter().find(|used| used.object == Some(key(2)) && (used.level, used.index) == (1, 1)).unwrap();
+    strike(&rig.device, &uses, leaf, |block| {
+        block[64..128].fill(0xff);
+        block[10 * 64..11 * 64].fill(0xff);
+    });
+    rig.reopen();
+    assert!(rig.try_read(2, 64, 1).is_err());
+    let write = rig.write_op(2, &[(76, pattern(1))]);
+    assert_eq!(rig.apply(vec![write]).rejected, []);
+    rig.commit();
+    rig.reopen();
+    assert!(is_lost(&rig, 2, 65));
+    assert_eq!(rig.read_one(2, 64), Some(pattern(64)));
+    assert_eq!(rig.read(2, 74, 3), [None, None, Some(pattern(1))]);
 }
 
 /// Behind the end are zeros, so nothing is lost there: the file may grow.
@@ -426,37 +449,6 @@ fn no_block_is_made_anew_for_what_is_passed_over_or_reads_it() {
     }
 }
 
-/// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
-#[test]
-fn a_copy_has_what_can_be_read_of_its_source() {
-    for (level, index) in [(1, 0), (2, 0), (3, 0)] {
-        let mut rig = sample();
-        damage_tree(&rig, level, Some(index));
-        rig.reopen();
-        let id = ObjectId(3);
-        rig.apply(vec![
-            Op::Copy { source: ObjectId(2), source_first: 60, target: id, target_first: 0, pages: 5000, size_min: 0 },
-            Op::Truncate { id, size: 4990 * PAGE_SIZE as u64 },
-        ]);
-        rig.commit();
-        rig.reopen();
-        assert!((0..4).all(|page| is_lost(&rig, 3, page)));
-        match level {
-            1 => assert_eq!(
-                rig.read(3, 4, 8),
-                (64..72).map(|page| (page < 70).then(|| pattern(page))).collect::<Vec<_>>()
-            ),
-            _ => assert!((4..4036).all(|page| is_lost(&rig, 3, page))),
-        }
-        match level {
-            3 => assert!((4036..4941).all(|page| is_lost(&rig, 3, page))),
-            _ => assert_eq!(rig.read(3, 4939, 3), [None, Some(pattern(5000)), None]),
-        }
-        assert_eq!(rig.read(3, 4941, 2), [None, None], "behind the end of the source");
-        assert_consistent(&rig);
-    }
-}
-
 /// Its other pages are there.
 #[test]
 fn of_a_block_with_a_pointer_that_makes_no_sense_that_page_is_lost() {
@@ -481,7 +473,7 @@ fn of_a_block_with_a_pointer_that_makes_no_sense_that_page_is_lost() {
     free_leaked(&mut rig);
 }
 
-fn log(rig: &mut Rig, page: u64) -> bool {
+pub(crate) fn log(rig: &mut Rig, page: u64) -> bool {
     let op = rig.write_op(2, &[(page, pattern(500))]);
     let batch = LogBatch { epoch: rig.next_epoch(), domain: DomainId::MAIN, ops: vec![op] };
     rig.module.log_append(&batch).unwrap()
@@ -513,6 +505,27 @@ fn logging_reads_no_tree() {
     rig.module.attributes(key(2)).unwrap();
     let reads = rig.module.status().counters.device_reads;
     assert!(log(&mut rig, 3) && log(&mut rig, 5000));
+    assert_eq!(rig.module.status().counters.device_reads, reads);
+}
+
+/// Nor if that is of a page, or of another object.
+#[test]
+fn logging_reads_no_tree_of_an_object_that_is_not_known_to_be_damaged() {
+    let mut rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_bad = |used: &&BlockUse| match used.role {
+        BlockRole::Data => used.object == Some(key(2)) && used.index == 5000,
+        _ => used.object == Some(key(3)) && used.level == 1,
+    };
+    let bad: Vec<_> = uses.iter().filter(is_bad).map(|used| used.block).collect();
+    assert_eq!(bad.len(), 3);
+    bad.into_iter().for_each(|block| rig.device.alter(block, |bytes| bytes[5] ^= 1).unwrap());
+    rig.reopen();
+    rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+    assert!(rig.try_read(2, 5000, 1).is_err() && rig.try_read(3, 0, 1).is_err());
+    assert_eq!(rig.module.status().unrepaired, 2);
+    let reads = rig.module.status().counters.device_reads;
+    assert!(log(&mut rig, 3));
     assert_eq!(rig.module.status().counters.device_reads, reads);
 }
 

@@ -287,6 +287,27 @@ fn no_tree_block_is_made_anew_for_an_error_that_passes() {
     rig.check();
 }
 
+/// Nor is anything lost of a copy.
+#[test]
+fn a_copy_has_what_could_not_be_read_for_a_moment() {
+    let (device, failing, mut rig) = two_pages();
+    let uses = block_uses(device.clone()).unwrap();
+    let mut copies = uses.iter().filter(|used| used.role == BlockRole::Tree && used.object == Some(key(2)));
+    let (first, second) = (copies.next().unwrap(), copies.next().unwrap());
+    device.alter(second.block, |bytes| bytes.fill(0)).unwrap();
+    rig.reopen();
+    failing.bad_block.store(first.block, Ordering::Relaxed);
+    assert!(rig.try_read(2, 0, 1).is_err());
+    failing.is_passing.store(true, Ordering::Relaxed);
+    let target_first = 5;
+    let copy =
+        Op::Copy { source: ObjectId(2), source_first: 0, target: ObjectId(1), target_first, pages: 2, size_min: 0 };
+    assert_eq!(rig.apply(vec![copy]).passed_over, []);
+    rig.commit();
+    rig.reopen();
+    assert_eq!(rig.read(1, target_first, 2), [1, 2].map(|seed| Some(pattern(seed))));
+}
+
 #[test]
 fn a_tree_block_that_the_device_cannot_read_costs_its_object_only() {
     let (device, failing, mut rig) = two_pages();

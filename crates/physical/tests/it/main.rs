@@ -2,6 +2,7 @@
 
 mod around_the_hook;
 mod basic;
+mod copies;
 mod crash;
 mod damage;
 mod deletions;

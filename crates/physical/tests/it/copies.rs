@@ -1,0 +1,109 @@
+//! Copies that share blocks, of objects that cannot be read everywhere.
+
+use crate::damage::*;
+use crate::rig::*;
+use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE};
+use holdfast_physical::check::{BlockUse, block_uses};
+
+/// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
+#[test]
+fn a_copy_has_what_can_be_read_of_its_source() {
+    for (level, index) in [(1, 0), (2, 0), (3, 0)] {
+        let mut rig = sample();
+        damage_tree(&rig, level, Some(index));
+        rig.reopen();
+        let id = ObjectId(3);
+        let applied = rig.apply(vec![
+            Op::Copy { source: ObjectId(2), source_first: 60, target: id, target_first: 0, pages: 5000, size_min: 0 },
+            Op::Truncate { id, size: 4990 * PAGE_SIZE as u64 },
+        ]);
+        assert_eq!(applied.passed_over, [page_of(3, 0)], "who waits for it is told");
+        rig.commit();
+        rig.reopen();
+        assert!((0..4).all(|page| is_lost(&rig, 3, page)));
+        match level {
+            1 => assert_eq!(
+                rig.read(3, 4, 8),
+                (64..72).map(|page| (page < 70).then(|| pattern(page))).collect::<Vec<_>>()
+            ),
+            _ => assert!((4..4036).all(|page| is_lost(&rig, 3, page))),
+        }
+        match level {
+            3 => assert!((4036..4941).all(|page| is_lost(&rig, 3, page))),
+            _ => assert_eq!(rig.read(3, 4939, 3), [None, Some(pattern(5000)), None]),
+        }
+        assert_eq!(rig.read(3, 4941, 2), [None, None], "behind the end of the source");
+        assert_consistent(&rig);
+    }
+}
+
+/// Of a block with a pointer that makes no sense that page is lost in the copy, too, and the others are there.
+#[test]
+fn a_copy_has_the_pages_beside_a_pointer_that_makes_no_sense() {
+    let mut rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_leaf = |used: &&BlockUse| used.object == Some(key(2)) && (used.level, used.index) == (1, 0);
+    let leaf = uses.iter().find(is_leaf).unwrap();
+    strike(&rig.device, &uses, leaf, |block| block[5 * 64 + 3] = 0xff);
+    rig.reopen();
+    let copy = Op::Copy {
+        source: ObjectId(2),
+        source_first: 2,
+        target: ObjectId(3),
+        target_first: 100,
+        pages: 68,
+        size_min: 0,
+    };
+    assert_eq!(rig.apply(vec![copy]).passed_over, [page_of(3, 100)]);
+    rig.commit();
+    rig.reopen();
+    let is_right = |page| match page {
+        103 => is_lost(&rig, 3, page),
+        _ => rig.read_one(3, page) == Some(pattern(page - 98)),
+    };
+    assert!((100..168).all(is_right));
+}
+
+/// What a copy, a truncation or a hole would have to go through is known before it is taken on: any block of the source, of the target's all but those that
+/// can be made anew, and none of what goes as a whole.
+#[test]
+fn it_is_known_beforehand_what_cannot_be_done() {
+    let page = PAGE_SIZE as u64;
+    let (id, other) = (ObjectId(2), ObjectId(3));
+    let copy = |source, first: u64, target| Op::Copy {
+        source,
+        source_first: first,
+        target,
+        target_first: 0,
+        pages: 10,
+        size_min: 0,
+    };
+    let cut = |size| Op::Truncate { id, size };
+    let hole = |offset, length| Op::Zero { id, offset, length };
+    let told = |rig: &Rig, op: &Op| match rig.module.check_way(DomainId::MAIN, op) {
+        Ok(()) => None,
+        Err(Error::Corrupt(why)) => Some((why.place.object, why.place.level)),
+        Err(error) => panic!("{error}"),
+    };
+    let ops = [
+        (copy(id, 0, other), [true, true]),
+        (copy(id, 5000, other), [false, false]),
+        (copy(id, 60, id), [true, true]),
+        (copy(other, 0, id), [false, true]),
+        (cut(10 * page), [false, true]),
+        (cut(5000 * page), [false, false]),
+        (cut(0), [false, false]),
+        (hole(page, page), [false, true]),
+        (hole(0, 4096 * page), [false, false]),
+        (copy(ObjectId(77), 0, ObjectId(78)), [false, false]),
+    ];
+    for (level, at) in [(1, 0), (2, 1)] {
+        let mut rig = sample();
+        damage_tree(&rig, level, Some(0));
+        rig.reopen();
+        for (op, is_told) in &ops {
+            let expected = is_told[at].then_some((Some(ObjectKey { domain: DomainId::MAIN, object: id }), Some(level)));
+            assert_eq!(told(&rig, op), expected, "{op:?}");
+        }
+    }
+}
