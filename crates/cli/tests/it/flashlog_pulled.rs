@@ -1,8 +1,6 @@
-//! A laptop's story with a stick that really goes away: it is a file on a mount of its own, whose daemon is killed while the set writes to
-//! it. From then on the stick answers every request with an error, and what it had in its own memory is lost.
+//! A laptop's story with a store of Holdfast's on the set, and a stick that really goes away ([`Stick`]), three times while the set writes to it.
 
-use crate::rig::{Rig, await_end, fuse, kill};
-use rustix::process::Signal;
+use crate::rig::{Rig, Stick, fuse};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +22,7 @@ fn write(directory: &Path, number: usize) -> io::Result<()> {
 
 /// That all of the first files are there, as they were written.
 #[track_caller]
-fn has_all(directory: &Path, count: usize, when: &str) {
+pub(crate) fn has_all(directory: &Path, count: usize, when: &str) {
     for number in 0..count {
         let found = fs::read(directory.join(number.to_string()));
         assert!(found.is_ok_and(|found| found == contents(number)), "{when}, file {number} of {count}");
@@ -44,26 +42,59 @@ fn work(directory: &Path, first: usize, written: &AtomicUsize, is_over: &AtomicB
     (number, None)
 }
 
-/// The computer, and the mount that is the stick.
-struct Laptop {
-    rig: Rig,
+/// Works, and has the stick pulled out so long after the first file. How many files are there for certain.
+pub(crate) fn work_and_pull(
+    stick: &Stick,
+    directory: &Path,
+    count: usize,
+    after: Duration,
+    is_synchronous: bool,
+) -> usize {
+    let (written, is_over) = (AtomicUsize::new(count), AtomicBool::new(false));
+    let (now, failed) = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| work(directory, count, &written, &is_over));
+        // The worker has the mount to wait for, and tells by numbers only.
+        while written.load(Ordering::Relaxed) == count && !worker.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // In the middle of whatever it does then.
+        std::thread::sleep(after);
+        stick.pull();
+        let pulled_at = written.load(Ordering::Relaxed);
+        // Work goes on without it, for some more files, or ends.
+        let has_gone_on = || written.load(Ordering::Relaxed) >= pulled_at + 5;
+        while !(worker.is_finished() || is_synchronous && has_gone_on()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        worker.join().unwrap()
+    });
+    match is_synchronous {
+        true => assert!(failed.is_none(), "{failed:?}"),
+        // What only the stick has must not be gone on without.
+        false => assert!(failed.is_some(), "the set takes changes that are nowhere"),
+    }
+    if is_synchronous {
+        has_all(directory, now, "without the stick");
+    }
+    now
+}
+
+/// The computer, and its stick.
+struct Laptop<'a> {
+    rig: &'a Rig,
+    stick: Stick<'a>,
     directory: PathBuf,
 }
 
-impl Laptop {
+impl<'a> Laptop<'a> {
     /// Main `disk`, the log on the stick, a backup; mounted.
-    fn new(mode: &str) -> Laptop {
-        let rig = Rig::new();
-        rig.store("usb.store", "256M");
-        for name in ["usb", "m"] {
-            rig.directory(name);
-        }
-        rig.run(["mount", "usb.store", "usb"]).exits(0);
+    fn new(rig: &'a Rig, mode: &str) -> Laptop<'a> {
+        let (stick, directory) = (Stick::plug_in(rig), rig.directory("m"));
         let create = ["create", "--main", "disk", "--log", "usb/stick", "--backup", "backup", "--size", "64M"];
         // Room for whatever a fast machine writes until the stick is out: what a full log forgets would be on main alone.
         rig.run([&create[..], &["--log-size", "96M", "--mode", mode]].concat()).exits(0);
-        let directory = rig.path("m");
-        let laptop = Laptop { rig, directory };
+        let laptop = Laptop { rig, stick, directory };
         laptop.mount("disk");
         laptop
     }
@@ -72,86 +103,39 @@ impl Laptop {
         self.rig.run(["mount", main, "m", "-o", "log=usb/stick"]).exits(0);
     }
 
-    /// At once, whoever is at it.
-    fn pull_stick(&self) {
-        self.rig.kill_daemon("usb");
-    }
-
-    fn plug_in_stick(&self) {
-        self.rig.run(["unmount", "usb"]);
-        self.rig.run(["mount", "usb.store", "usb"]).exits(0);
-    }
-
     /// The power fails.
     fn switch_off(&self) {
-        // It may say that it is not protected.
-        let status = self.rig.run(["status", "m", "--json"]).json();
-        let daemon = i32::try_from(status["daemon"]["pid"].as_i64().expect("a daemon")).unwrap();
-        kill(daemon, Signal::KILL);
-        await_end(daemon);
+        self.rig.kill_daemon("m");
         self.rig.run(["unmount", "m"]);
-    }
-
-    /// Works, and has the stick pulled out so long after the first file. How many files are there for certain.
-    fn work_and_pull(&self, count: usize, after: Duration, is_synchronous: bool) -> usize {
-        let (written, is_over) = (AtomicUsize::new(count), AtomicBool::new(false));
-        let (now, failed) = std::thread::scope(|scope| {
-            let worker = scope.spawn(|| work(&self.directory, count, &written, &is_over));
-            // The worker has the mount to wait for, and tells by numbers only.
-            while written.load(Ordering::Relaxed) == count && !worker.is_finished() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // In the middle of whatever it does then.
-            std::thread::sleep(after);
-            self.pull_stick();
-            let pulled_at = written.load(Ordering::Relaxed);
-            // Work goes on without it, for some more files, or ends.
-            let has_gone_on = || written.load(Ordering::Relaxed) >= pulled_at + 5;
-            while !(worker.is_finished() || is_synchronous && has_gone_on()) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            is_over.store(true, Ordering::Relaxed);
-            worker.join().unwrap()
-        });
-        match is_synchronous {
-            true => assert!(failed.is_none(), "{failed:?}"),
-            // What only the stick has must not be gone on without.
-            false => assert!(failed.is_some(), "the set takes changes that are nowhere"),
-        }
-        if is_synchronous {
-            has_all(&self.directory, now, "without the stick");
-        }
-        now
     }
 }
 
-impl Drop for Laptop {
+impl Drop for Laptop<'_> {
     fn drop(&mut self) {
-        // The set first: it is on the other one.
+        // The set first: it is on the stick.
         self.rig.run(["unmount", "--force", "m"]);
-        self.rig.run(["unmount", "--force", "usb"]);
     }
 }
 
 fn story(mode: &str) {
     let is_synchronous = mode == "sync";
-    let laptop = Laptop::new(mode);
-    let rig = &laptop.rig;
+    let rig = Rig::new();
+    let laptop = Laptop::new(&rig, mode);
     (0..10).for_each(|number| write(&laptop.directory, number).unwrap());
     rig.run(["flashlog", "backup", "m", "--to", "backup"]).exits(0);
     let mut count = 10;
     for after_ms in [0, 23, 151] {
-        count = laptop.work_and_pull(count, Duration::from_millis(after_ms), is_synchronous);
+        count = work_and_pull(&laptop.stick, &laptop.directory, count, Duration::from_millis(after_ms), is_synchronous);
         if is_synchronous {
             let status = rig.run(["status", "m"]).exits(3).out;
             assert!(status.contains("NOT PROTECTED: main is without a log since 20"), "{status}");
-            laptop.plug_in_stick();
+            laptop.stick.put_back();
             rig.run(["flashlog", "attach", "m", "--log", "usb/stick"]).exits(0);
         } else {
             laptop.switch_off();
             // Without the stick main lacks something: nobody works with it unasked.
             rig.run(["mount", "disk", "m"]).exits(1);
-            laptop.plug_in_stick();
+            laptop.stick.put_back();
             laptop.mount("disk");
         }
         rig.run(["status", "m"]).exits(0);

@@ -3,39 +3,18 @@
 
 use crate::flashlog_sets::{Server, bytes};
 use crate::nbd::Client;
-use crate::rig::{Rig, eventually, fuse};
+use crate::rig::{Rig, Stick, eventually, fuse};
 use std::io;
 
 const STEP: usize = 64 << 10;
 const STEPS: u64 = 300;
 
-/// The stick's mount, which goes before the rig looks for what is left over.
-struct Stick<'a>(&'a Rig);
-
-impl<'a> Stick<'a> {
-    fn plug_in(rig: &'a Rig) -> Stick<'a> {
-        rig.store("usb.store", "256M");
-        rig.directory("usb");
-        rig.run(["mount", "usb.store", "usb"]).exits(0);
-        let create = ["create", "--main", "main", "--log", "usb/log", "--size", "32M", "--log-size", "96M"];
-        rig.run([&["flashlog"], &create[..]].concat()).exits(0);
-        Stick(rig)
-    }
-
-    fn pull(&self) {
-        self.0.kill_daemon("usb");
-    }
-
-    fn put_back(&self) {
-        self.0.run(["unmount", "usb"]);
-        self.0.run(["mount", "usb.store", "usb"]).exits(0);
-    }
-}
-
-impl Drop for Stick<'_> {
-    fn drop(&mut self) {
-        self.0.run(["unmount", "--force", "usb"]);
-    }
+/// A set whose log is on the stick.
+fn plug_in(rig: &Rig) -> Stick<'_> {
+    let stick = Stick::plug_in(rig);
+    let create = ["create", "--main", "main", "--log", "usb/log", "--size", "32M", "--log-size", "96M"];
+    rig.run([&["flashlog"], &create[..]].concat()).exits(0);
+    stick
 }
 
 /// What a step writes: something else than the one that was at its place before.
@@ -80,7 +59,7 @@ fn a_server_whose_stick_is_put_back_goes_on_with_what_it_had_answered() {
         return;
     }
     let rig = Rig::new();
-    let stick = Stick::plug_in(&rig);
+    let stick = plug_in(&rig);
     let server = Server::start(&rig, &["--main", "main", "--log", "usb/log", "--mode", "async"]);
     let mut client = server.client();
     let mut begun = 0;
@@ -123,7 +102,7 @@ fn clients_wait_for_a_stick_that_is_pulled_out_and_miss_nothing_when_it_is_back(
         return;
     }
     let rig = Rig::new();
-    let stick = Stick::plug_in(&rig);
+    let stick = plug_in(&rig);
     let arguments = ["--main", "main", "--log", "usb/log", "--mode", "async", "--on-failure", "log.gone=wait:1h"];
     let server = Server::start(&rig, &arguments);
     let mut client = server.client();

@@ -1,10 +1,13 @@
-//! A laptop's story: a disk, a stick and a backup, with a file system on them that a real client mounts.
+//! A laptop's story from end to end: a disk, a stick and a backup, with a file system on them that a real client mounts. The stick is forgotten, and
+//! pulled out of the file system while it is written to; the disk dies.
 
+use crate::flashlog_pulled::{has_all, work_and_pull};
 use crate::flashlog_sets::Server;
-use crate::rig::{Rig, eventually, fuse, lacks, root};
+use crate::rig::{Rig, Stick, eventually, fuse, lacks, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The set as a loop device over nbdfuse, with ext4 on it mounted on `mnt`; unmounted when it is dropped.
 struct Mounted {
@@ -27,6 +30,14 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
+/// Tries to unmount it, if it is mounted; whether it is not any more.
+fn unmounts(path: &Path) -> bool {
+    if is_mounted(path) {
+        let _ = Command::new("umount").arg(path).stderr(Stdio::null()).status();
+    }
+    !is_mounted(path)
+}
+
 impl Mounted {
     /// With `make`, the file system is made first.
     fn new(rig: &Rig, uri: &str, make: bool) -> Mounted {
@@ -46,10 +57,20 @@ impl Mounted {
         mounted
     }
 
+    /// The file system, whose loop device stays.
+    fn unmount(&self) {
+        // Busy for a moment: a program that another test starts has all files of this process until it is there.
+        eventually("the file system is unmounted", || unmounts(&self.directory));
+    }
+
     fn write(&self, name: &str, seed: u8, length: usize) {
         let bytes: Vec<u8> = (0..length).map(|at| (at / 7) as u8 ^ seed).collect();
         fs::write(self.directory.join(name), bytes).unwrap();
         fs::File::open(self.directory.join(name)).unwrap().sync_all().unwrap();
+    }
+
+    fn sync(&self) {
+        run("sync", &["-f", self.directory.to_str().unwrap()]);
     }
 
     /// Names, sizes and checksums of all files.
@@ -69,20 +90,10 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let umount = |path: &Path| _ = Command::new("umount").arg(path).stderr(Stdio::null()).status();
-        // Busy for a moment: a program that another test starts has all files of this process until it is there.
-        eventually("the file system is unmounted", || {
-            !is_mounted(&self.directory) || {
-                umount(&self.directory);
-                false
-            }
-        });
+        self.unmount();
         let _ = Command::new("losetup").args(["-d", &self.loop_device]).status();
         // The kernel lets go of the loop device's file a little later.
-        eventually("nbdfuse is gone", || {
-            umount(&self.fuse);
-            !is_mounted(&self.fuse)
-        });
+        eventually("nbdfuse is gone", || unmounts(&self.fuse));
         let _ = self.nbdfuse.wait();
     }
 }
@@ -103,14 +114,18 @@ fn clients() -> bool {
     has_loop
 }
 
-#[test]
-fn a_laptop_loses_its_disk_and_nothing_else() {
+fn story(mode: &str) {
     if !clients() {
         return;
     }
+    let is_synchronous = mode == "sync";
     let rig = Rig::new();
-    let set = ["--main", "disk", "--log", "stick"];
-    rig.run(["flashlog", "create", "--main", "disk", "--size", "64M", "--log", "stick", "--log-size", "64M"]).exits(0);
+    let stick = Stick::plug_in(&rig);
+    let devices = ["--main", "disk", "--log", "usb/stick"];
+    // Room for whatever a fast machine writes until the stick is out.
+    let create = [&["flashlog", "create", "--size", "64M", "--log-size", "96M"][..], &devices].concat();
+    rig.run(create).exits(0);
+    let set = [&devices[..], &["--mode", mode]].concat();
 
     // Work with disk and stick, and a backup at home in the middle of it.
     let server = Server::start(&rig, &set);
@@ -126,45 +141,64 @@ fn a_laptop_loses_its_disk_and_nothing_else() {
     server.stop();
 
     // The stick is left at home: nobody works without it unasked.
-    fs::rename(rig.path("stick"), rig.path("at home")).unwrap();
-    rig.run(["flashlog", "serve", "--main", "disk", "--log", "stick"]).exits(1).says("stick");
-    fs::rename(rig.path("at home"), rig.path("stick")).unwrap();
+    stick.pull();
+    rig.run([&["flashlog", "serve"], &set[..]].concat()).exits(1).says("stick");
+    stick.put_back();
 
-    // It is back, and work goes on. The laptop is switched off the hard way.
+    // It is back, and work goes on.
     let server = Server::start(&rig, &set);
-    let mounted = Mounted::new(&rig, server.uri(), false);
+    let mut mounted = Mounted::new(&rig, server.uri(), false);
     assert_eq!(mounted.contents(), before);
     mounted.write("on the train", 5, 500_000);
-    run("sync", &["-f", mounted.directory.to_str().unwrap()]);
-    // The stick is pulled out while the file system is in use: work goes on, and everybody is told what that means.
-    let detached = rig.run(["flashlog", "detach"]).exits(0);
-    assert!(detached.out.contains("NOT PROTECTED"), "{detached:?}");
-    fs::rename(rig.path("stick"), rig.path("at home")).unwrap();
-    mounted.write("in the tunnel", 6, 2_000_000);
+    mounted.sync();
+    // The stick is pulled out while files are written, and everybody is told what that means.
+    let count = work_and_pull(&stick, &mounted.directory, 0, Duration::from_millis(40), is_synchronous);
+    let status = rig.run(["flashlog", "status"]).exits(3).out;
+    if is_synchronous {
+        assert!(status.contains("main is without a log since 20"), "{status}");
+        mounted.write("in the tunnel", 6, 2_000_000);
+        mounted.sync();
+        rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("without its log");
+        stick.put_back();
+        rig.run(["flashlog", "attach", "--log", "usb/stick"]).exits(0);
+    } else {
+        assert!(status.contains("no changes are taken"), "{status}");
+        stick.put_back();
+        rig.run(["flashlog", "attach", "--log", "usb/stick"]).exits(0);
+        // The kernel takes no changes to a file system whose disk has failed, until it is mounted again.
+        drop(mounted);
+        mounted = Mounted::new(&rig, server.uri(), false);
+    }
+    rig.run(["flashlog", "status"]).exits(0);
+    has_all(&mounted.directory, count, "with the stick again");
     mounted.write("thesis", 7, 3_200_000);
     fs::remove_file(mounted.directory.join("photo")).unwrap();
-    run("sync", &["-f", mounted.directory.to_str().unwrap()]);
-    let status = rig.run(["flashlog", "status"]).exits(3);
-    assert!(status.out.contains("main is without a log since 20"), "{status:?}");
-    rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("without its log");
-    // It is there again, while work goes on.
-    fs::rename(rig.path("at home"), rig.path("stick")).unwrap();
-    rig.run(["flashlog", "attach", "--log", "stick"]).exits(0);
-    rig.run(["flashlog", "status"]).exits(0);
     mounted.write("home again", 8, 300_000);
-    run("sync", &["-f", mounted.directory.to_str().unwrap()]);
+    mounted.sync();
     let last = mounted.contents();
+    // The laptop is switched off the hard way.
     server.kill();
     drop(mounted);
 
     // The disk dies.
     fs::remove_file(rig.path("disk")).unwrap();
-    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "stick", "--main", "new disk"]).exits(0);
-    let server = Server::start(&rig, &["--main", "new disk", "--log", "stick"]);
+    rig.run(["flashlog", "rebuild", "--backup", "backup", "--log", "usb/stick", "--main", "new disk"]).exits(0);
+    let server = Server::start(&rig, &["--main", "new disk", "--log", "usb/stick", "--mode", mode]);
     let mounted = Mounted::new(&rig, server.uri(), false);
     assert_eq!(mounted.contents(), last);
-    run("umount", &[mounted.directory.to_str().unwrap()]);
+    has_all(&mounted.directory, count, "from backup and stick");
+    mounted.unmount();
     run("e2fsck", &["-f", "-n", &mounted.loop_device]);
     drop(mounted);
     server.stop();
+}
+
+#[test]
+fn a_laptop_loses_its_stick_then_its_disk_and_nothing_else_in_synchronous_mode() {
+    story("sync");
+}
+
+#[test]
+fn a_laptop_loses_its_stick_then_its_disk_and_nothing_else_in_asynchronous_mode() {
+    story("async");
 }

@@ -149,6 +149,35 @@ impl Drop for Rig {
     }
 }
 
+/// A stick that is really pulled out: what is below `usb` is on a mount of its own, whose daemon is killed. From then on each request to it is an
+/// error, and what it had not flushed is lost. It goes before the rig looks for what is left over.
+pub(crate) struct Stick<'a>(&'a Rig);
+
+impl<'a> Stick<'a> {
+    pub(crate) fn plug_in(rig: &'a Rig) -> Stick<'a> {
+        rig.store("usb.store", "256M");
+        rig.directory("usb");
+        rig.run(["mount", "usb.store", "usb"]).exits(0);
+        Stick(rig)
+    }
+
+    /// At once, whoever is at it.
+    pub(crate) fn pull(&self) {
+        self.0.kill_daemon("usb");
+    }
+
+    pub(crate) fn put_back(&self) {
+        self.0.run(["unmount", "usb"]);
+        self.0.run(["mount", "usb.store", "usb"]).exits(0);
+    }
+}
+
+impl Drop for Stick<'_> {
+    fn drop(&mut self) {
+        self.0.run(["unmount", "--force", "usb"]);
+    }
+}
+
 /// Copies the program there, by another process: were it written by this one, what other threads start meanwhile could still have it open for writing
 /// when it is to run.
 pub(crate) fn copy_program(to: &Path) {
