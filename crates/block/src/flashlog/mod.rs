@@ -67,6 +67,8 @@ mod backup_tests;
 #[cfg(test)]
 mod cached_tests;
 mod catch_up;
+#[cfg(test)]
+mod cells_tests;
 mod chunk;
 mod create;
 mod damage;

@@ -1,4 +1,4 @@
-//! Devices that fail in each way, with each thing that can be done then; devices that go and come back, and others in their place.
+//! Devices that fail for a while, that go and come back, and others in their place. What is done in each case of the table: `cells_tests`.
 use super::tests::{block, get, names, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Error as DeviceError, Filter, MemoryDevice, Operation};
@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const BLOCKS: u64 = 256;
+pub(super) const BLOCKS: u64 = 256;
 
 /// A device that fails at what it is told to.
-struct Failing {
-    device: MemoryDevice,
+pub(super) struct Failing {
+    pub(super) device: MemoryDevice,
     /// What fails, and with which error of the system; so often; before that so many go well.
     at: Mutex<Option<(Symptom, i32)>>,
-    times: AtomicI64,
+    pub(super) times: AtomicI64,
     spared: AtomicI64,
 }
 
 impl Failing {
-    fn over(device: MemoryDevice) -> Arc<Failing> {
+    pub(super) fn over(device: MemoryDevice) -> Arc<Failing> {
         let (times, spared) = (AtomicI64::new(i64::MAX), AtomicI64::new(0));
         Arc::new(Failing { device, at: Mutex::default(), times, spared })
     }
 
-    fn fail(&self, symptom: Symptom) {
+    pub(super) fn fail(&self, symptom: Symptom) {
         let errno = if symptom == Symptom::Gone { libc::ENODEV } else { libc::EIO };
         *self.at.lock().unwrap() = Some((symptom, errno));
     }
@@ -63,10 +63,10 @@ impl Filter for Failing {
 
 /// What is in the places of the devices.
 #[derive(Default)]
-struct Places {
-    there: Mutex<Vec<(Role, Arc<dyn Device>)>>,
+pub(super) struct Places {
+    pub(super) there: Mutex<Vec<(Role, Arc<dyn Device>)>>,
     /// So often somebody looks until it is put there.
-    looks: AtomicI64,
+    pub(super) looks: AtomicI64,
     looked: AtomicU64,
     is_away: Mutex<Vec<Role>>,
     /// So often a device that is away is said to be there still.
@@ -92,7 +92,7 @@ impl Source for Arc<Places> {
 
 /// Time goes on when somebody waits for it.
 #[derive(Default)]
-struct Jumping(Mutex<Duration>, AtomicU64);
+pub(super) struct Jumping(Mutex<Duration>, AtomicU64);
 
 impl Timer for Jumping {
     fn now(&self) -> Duration {
@@ -118,30 +118,36 @@ impl Timer for Jumping {
     }
 }
 
-struct Rig {
-    main: Arc<Failing>,
-    log: Arc<Failing>,
-    places: Arc<Places>,
-    watch: Arc<Watch>,
-    set: Lasting,
+pub(super) struct Rig {
+    pub(super) main: Arc<Failing>,
+    pub(super) log: Arc<Failing>,
+    pub(super) places: Arc<Places>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) timer: Arc<Jumping>,
+    pub(super) set: Lasting,
 }
 
 impl Rig {
     fn new(mode: Mode, policy: &str) -> Rig {
+        // Memory would give what is to be read from a log.
+        let forgets = mode == Mode::Asynchronous;
+        Rig::with_memory(mode, policy, if forgets { 0 } else { options(mode).memory_blocks })
+    }
+
+    pub(super) fn with_memory(mode: Mode, policy: &str, memory_blocks: u64) -> Rig {
         let policy: Policy = policy.parse().unwrap();
         let main = Failing::over(MemoryDevice::new(BLOCKS + 256).named("main"));
         let log = Failing::over(MemoryDevice::new(256 * 6).named("log"));
         create(main.clone(), log.clone(), &names(1)).unwrap();
         let places = Arc::new(Places::default());
-        // Memory would give what is to be read from a log.
-        let memory_blocks = if mode == Mode::Asynchronous { 0 } else { options(mode).memory_blocks };
-        let timed = Options { memory_blocks, timer: Arc::new(Jumping::default()), ..options(mode) };
+        let timer = Arc::new(Jumping::default());
+        let timed = Options { memory_blocks, timer: timer.clone(), ..options(mode) };
         let watch = Watch::new(policy.clone(), &timed, Box::new(Arc::clone(&places)));
         let [over_main, over_log] = [(Role::Main, main.clone()), (Role::Log, log.clone())]
             .map(|(role, device)| watch.over(role, device).unwrap());
         let timed = Options { watch: Some(Arc::clone(&watch)), ..timed };
         let (set, _) = Flashlog::open(over_main, over_log, &timed).unwrap();
-        Rig { main, log, places, watch, set: Lasting::of(set, policy) }
+        Rig { main, log, places, watch, timer, set: Lasting::of(set, policy) }
     }
 
     fn device(&self, role: Role) -> &Arc<Failing> {
@@ -167,7 +173,7 @@ impl Rig {
         (answered, settled && is_read)
     }
 
-    fn trouble(&self, role: Role) -> Trouble {
+    pub(super) fn trouble(&self, role: Role) -> Trouble {
         self.set.status().0.troubles.into_iter().find(|(of, _)| *of == role).map(|(_, t)| t).unwrap_or_default()
     }
 
@@ -175,77 +181,6 @@ impl Rig {
     fn is_told(&self) -> bool {
         let (status, protection) = self.set.status();
         !matches!(protection, Protection::Protected) || status.troubles.iter().any(|(_, of)| of.failed_reads > 0)
-    }
-}
-
-#[test]
-fn each_failure_of_main_and_log_is_followed_by_what_the_policy_says_and_is_told() {
-    for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        for role in [Role::Main, Role::Log] {
-            for symptom in Symptom::ALL {
-                for action in [Action::Tell, Action::GoOnAlone, Action::ReadOnly, Action::Stop] {
-                    let what = format!("{mode:?} {role}.{symptom}={action}");
-                    let mut policy = Policy::default();
-                    let entry = Entry { patience: Patience::None, action };
-                    if policy.set(role, symptom, mode, entry).is_err() {
-                        continue;
-                    }
-                    check(mode, role, symptom, action, &policy.to_string(), &what);
-                }
-            }
-        }
-    }
-}
-
-fn check(mode: Mode, role: Role, symptom: Symptom, action: Action, policy: &str, what: &str) {
-    let rig = Rig::new(mode, policy);
-    assert!(rig.use_it(0..50).1, "{what}");
-    put(&rig.set, 200, 7).unwrap();
-    rig.device(role).fail(symptom);
-    let (answered, is_all) = rig.use_it(50..60);
-    if role == Role::Log && symptom == Symptom::Read && mode == Mode::Synchronous {
-        // Nothing reads the log but a backup.
-        let backup = Arc::new(MemoryDevice::new(2048));
-        let log = rig.set.set().unwrap();
-        log.create_backup(backup.clone(), Uuid([9; 16])).unwrap();
-        log.backup(backup.clone()).unwrap();
-        assert!(rig.use_it(60..61).1);
-        let Err(Error::Device(error)) = log.backup(backup) else { panic!("{what}: it can be read") };
-        rig.set.heed(&error);
-    } else {
-        // In asynchronous mode main may have everything, or not.
-        let is_alone = matches!(rig.set.protection(), Protection::Alone { .. });
-        assert_eq!(is_all, is_alone, "{what}");
-        assert!(is_alone || action != Action::GoOnAlone || mode == Mode::Asynchronous, "{what}");
-    }
-    assert!(rig.is_told(), "{what}");
-    let mut bytes = vec![0; BLOCK_SIZE];
-    let reads = rig.set.read(250, &mut [IoSliceMut::new(&mut bytes)]);
-    let (changed, protection) = (put(&rig.set, 3, 77), rig.set.protection());
-    let can_read = role == Role::Log || !matches!(symptom, Symptom::Read | Symptom::Gone);
-    match action {
-        Action::Tell => {
-            assert!(reads.is_ok() == can_read || !matches!(protection, Protection::Protected), "{what}");
-        }
-        Action::GoOnAlone if mode == Mode::Synchronous => {
-            assert!(matches!(protection, Protection::Alone { .. }), "{what}: {protection:?}");
-            assert!(changed.is_ok() && reads.is_ok(), "{what}: {changed:?}");
-        }
-        Action::GoOnAlone => assert!(!matches!(protection, Protection::Protected), "{what}"),
-        Action::ReadOnly => {
-            assert!(matches!(protection, Protection::Stopped { .. }), "{what}: {protection:?}");
-            assert!(changed.is_err() && reads.is_ok() == can_read, "{what}: {changed:?} {reads:?}");
-        }
-        Action::Stop => {
-            assert!(matches!(protection, Protection::Stopped { .. }), "{what}: {protection:?}");
-            assert!(changed.is_err() && matches!(reads, Err(DeviceError::Latched { .. })), "{what}: {reads:?}");
-        }
-    }
-    // What was flushed is on what is left: main, or what main is made of.
-    let is_on_main = mode == Mode::Synchronous || role == Role::Main;
-    if is_on_main && role == Role::Log && !answered.is_empty() {
-        *rig.log.at.lock().unwrap() = None;
-        assert!(get(&rig.main.device, answered[0] % 100) == block(answered[0]), "{what}");
     }
 }
 
@@ -327,7 +262,7 @@ fn a_device_that_has_gone_is_waited_for_and_nothing_is_missing() {
 }
 
 /// The same device, whole again.
-struct Back(Arc<Failing>);
+pub(super) struct Back(pub(super) Arc<Failing>);
 
 impl Filter for Back {
     fn below(&self) -> &dyn Device {
