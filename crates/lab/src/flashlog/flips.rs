@@ -1,19 +1,14 @@
-//! Bits that flip on the devices of a Flashlog, while it is closed or in use: what is read, what is told, what is copied on, and what can be
-//! got back.
+//! Blocks of a Flashlog's devices in which bits flip, or that cannot be read any more, while it is closed or in use: what is read, what is told,
+//! what is refused, what is copied on, and what can be got back.
 
-use crate::numbered::{block, content};
-use holdfast_block::flashlog::{self, Create, Flashlog, Lasting, Mode, Options, Policy, Uuid, log_blocks_least};
-use holdfast_block::{BLOCK_SIZE, Device, Filter, MemoryDevice};
-use rand::seq::IndexedRandom;
-use rand::{Rng, SeedableRng};
+mod trial;
+
+use holdfast_block::flashlog::{Mode, log_blocks_least};
+use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
-use std::collections::BTreeSet;
-use std::fmt::Write;
-use std::io::{IoSlice, IoSliceMut};
+use std::fmt::{self, Write};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::SystemTime;
+use trial::{Seen, mapped, trial, unwritten};
 
 /// Blocks of the set's device; main has as many for labels.
 const BLOCKS: u64 = 256;
@@ -149,13 +144,71 @@ impl Target {
     }
 }
 
+/// How a block is hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hit {
+    /// So many of its bits flip.
+    Bits(u32),
+    /// Reading it is an error until it is written again, as of a disk's sector.
+    Unreadable,
+    /// A mistake to be found: what cannot be read is taken for zeros.
+    TakenForZeros,
+}
+
+impl fmt::Display for Hit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hit::Bits(1) => f.write_str("1 bit"),
+            Hit::Bits(bits) => write!(f, "{bits} bits"),
+            Hit::Unreadable => f.write_str("unreadable"),
+            Hit::TakenForZeros => f.write_str("taken for zeros"),
+        }
+    }
+}
+
+/// Which hits: what is promised, or a mistake that must be found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hits {
+    /// All that are promised something of.
+    Promised,
+    /// [`Hit::TakenForZeros`].
+    Planted,
+}
+
+impl Hits {
+    /// Each with the mode of the set; without one a trial's seed says which.
+    fn all(self) -> Vec<(Hit, Option<Mode>)> {
+        let in_both = |hit| [(hit, Some(Mode::Synchronous)), (hit, Some(Mode::Asynchronous))];
+        match self {
+            Hits::Promised => [&[(Hit::Bits(1), None), (Hit::Bits(3), None)][..], &in_both(Hit::Unreadable)].concat(),
+            Hits::Planted => in_both(Hit::TakenForZeros).to_vec(),
+        }
+    }
+}
+
+/// What is done with a set that was hit, and may be refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Anew,
+    Open,
+    Attach,
+    CatchUp,
+    BackUp,
+    Scrub,
+}
+
+/// Their names, in their order.
+const STEPS: [&str; 6] = ["main anew", "opening", "attaching", "catching up", "backup", "scrub"];
+
 /// What came of the trials of one row.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// What was hit.
     pub target: Target,
-    /// Bits flipped in each block that was hit.
-    pub flips: u32,
+    /// How each of its blocks was.
+    pub hit: Hit,
+    /// The set's mode; none if it was the one or the other.
+    pub mode: Option<Mode>,
     /// How many trials.
     pub trials: u64,
     /// Everything went as if nothing had happened.
@@ -172,44 +225,28 @@ pub struct Row {
     pub restored: u64,
     /// That could not be done, although another device had it.
     pub missing: u64,
+    /// In so many trials, each of [`STEPS`] was refused.
+    refused: [u64; STEPS.len()],
 }
 
 /// All rows.
 ///
 /// # Errors
-/// In words, if something goes wrong that has nothing to do with the flips, with the seed.
-pub fn run(seed: u64, trials: u64) -> Result<Vec<Row>, String> {
+/// In words, if something goes wrong that has nothing to do with what was hit, with the seed.
+pub fn run(seed: u64, trials: u64, hits: Hits) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for target in Target::ALL {
-        for flips in [1, 3] {
-            let mut row = Row {
-                target,
-                flips,
-                trials,
-                unharmed: 0,
-                told: 0,
-                wrong: 0,
-                spread: 0,
-                cut: 0,
-                restored: 0,
-                missing: 0,
-            };
+        for (hit, mode) in hits.all() {
+            let mut row = Row::new(target, hit, mode);
             for number in 0..trials {
                 let of_trial = seed.wrapping_add(number);
                 let mut rng = Pcg64Mcg::seed_from_u64(of_trial);
                 let done = match target {
-                    Target::Unwritten(way) => unwritten(way, flips, &mut rng),
-                    Target::Map(_) => mapped(target, flips, &mut rng),
-                    _ => trial(target, flips, &mut rng),
+                    Target::Unwritten(way) => unwritten(way, (hit, mode), &mut rng),
+                    Target::Map(_) => mapped(target, (hit, mode), &mut rng),
+                    _ => trial(target, (hit, mode), &mut rng),
                 };
-                let seen = done.map_err(|what| format!("{}, {flips} flips, seed {of_trial}: {what}", target.name()))?;
-                row.unharmed += u64::from(!seen.is_told && !seen.is_wrong && !seen.is_cut);
-                row.cut += u64::from(seen.is_cut);
-                row.missing += u64::from(seen.is_elsewhere && !seen.is_restored);
-                row.told += u64::from(seen.is_told);
-                row.wrong += u64::from(seen.is_wrong);
-                row.spread += u64::from(seen.is_spread);
-                row.restored += u64::from(seen.is_restored);
+                row.count(&done.map_err(|what| format!("{}, {hit}, seed {of_trial}: {what}", target.name()))?);
             }
             rows.push(row);
         }
@@ -217,378 +254,46 @@ pub fn run(seed: u64, trials: u64) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// When bits flip.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Moment {
-    /// The set is open.
-    InUse,
-    /// It was closed, with main up to date and the log's label saying so.
-    Closed,
-    /// It was not.
-    Cut,
-}
-
-#[derive(Default)]
-struct Seen {
-    is_told: bool,
-    is_wrong: bool,
-    is_spread: bool,
-    is_cut: bool,
-    is_restored: bool,
-    /// Another device than the one that was hit had everything.
-    is_elsewhere: bool,
-}
-
-struct Set {
-    main: Arc<MemoryDevice>,
-    log: Arc<MemoryDevice>,
-    backup: Arc<MemoryDevice>,
-    options: Options,
-    /// What each block has now, what it had before the last flush's writes, and what it ever had.
-    now: Vec<u64>,
-    before: Vec<u64>,
-    ever: Vec<BTreeSet<u64>>,
-}
-
-fn says(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-impl Set {
-    fn new(rng: &mut Pcg64Mcg) -> Result<(Set, Flashlog), String> {
-        let main = Arc::new(MemoryDevice::new(MAIN_BLOCKS).named("main"));
-        let log = Arc::new(MemoryDevice::new(log_blocks_least()).named("log"));
-        let backup = Arc::new(MemoryDevice::new(BACKUP_BLOCKS).named("backup"));
-        let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
-        flashlog::create(main.clone(), log.clone(), &names).map_err(says)?;
-        let mode = if rng.random() { Mode::Synchronous } else { Mode::Asynchronous };
-        let options =
-            Options { mode, gather_blocks: 8, now: Arc::new(|| SystemTime::UNIX_EPOCH), ..Options::default() };
-        let mut set = Set {
-            main,
-            log,
-            backup,
-            options,
-            now: vec![0; 256],
-            before: vec![0; 256],
-            ever: vec![BTreeSet::from([0]); 256],
-        };
-        let device = set.open()?;
-        set.write(&device, 0..BLOCKS)?;
-        device.create_backup(set.backup.clone(), Uuid([4; 16])).map_err(says)?;
-        device.backup(set.backup.clone()).map_err(says)?;
-        device.catch_up().map_err(says)?;
-        let (some, more) = (rng.random_range(1..100), rng.random_range(100..200));
-        set.write(&device, some..more)?;
-        device.backup(set.backup.clone()).map_err(says)?;
-        set.write(&device, more - 50..more + 50)?;
-        Ok((set, device))
+impl Row {
+    fn new(target: Target, hit: Hit, mode: Option<Mode>) -> Row {
+        let (trials, unharmed, told, wrong, spread, cut, restored, missing) = (0, 0, 0, 0, 0, 0, 0, 0);
+        let refused = [0; STEPS.len()];
+        Row { target, hit, mode, trials, unharmed, told, wrong, spread, cut, restored, missing, refused }
     }
 
-    fn open(&self) -> Result<Flashlog, String> {
-        let opened = Flashlog::open(self.main.clone(), self.log.clone(), &self.options);
-        opened.map(|(device, _)| device).map_err(says)
-    }
-
-    /// Writes new contents, flushed.
-    fn write(&mut self, device: &dyn Device, blocks: Range<u64>) -> Result<(), String> {
-        self.before.clone_from(&self.now);
-        for at in blocks {
-            let number = self.now[at as usize] + 1000 + at;
-            device.write(at, &[IoSlice::new(&block(number))]).map_err(says)?;
-            self.now[at as usize] = number;
-            self.ever[at as usize].insert(number);
-        }
-        device.flush().map_err(says)
-    }
-
-    fn device(&self, number: usize) -> &Arc<MemoryDevice> {
-        [&self.main, &self.log, &self.backup][number]
-    }
-
-    /// Blocks to be hit: of labels the newest, of all else one that has something.
-    fn choose(&self, target: Target, rng: &mut Pcg64Mcg) -> Result<Vec<u64>, String> {
-        let bytes = self.device(target.device()).snapshot();
-        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-        let in_area = || target.area().filter(|at| blocks[*at as usize] != [0; BLOCK_SIZE]);
-        // That of a label, or of a map.
-        let (magic, number_at) = if matches!(target, Target::Map(_)) { (b"HFFLREGN", 48) } else { (b"HFFLASHL", 24) };
-        let sequence =
-            |at: &u64| u64::from_le_bytes(*blocks[*at as usize][number_at..].first_chunk().expect("a block is longer"));
-        let newest = in_area().filter(|at| blocks[*at as usize].starts_with(magic)).max_by_key(|at| sequence(at));
-        match target {
-            Target::Label(_) => Ok(vec![newest.ok_or("no label")? & !1 | u64::from(rng.random::<bool>())]),
-            Target::Labels(_) => newest.map(|at| vec![at & !1, at | 1]).ok_or("no label".to_string()),
-            Target::Map(_) => {
-                let at = newest.ok_or("no map")?;
-                // What of its regions has changed, if there is such.
-                let has_parts = blocks[at as usize + 1] != [0; BLOCK_SIZE];
-                Ok(vec![at + u64::from(has_parts && rng.random())])
-            }
-            _ => {
-                let all: Vec<u64> = in_area().collect();
-                all.choose(rng).map(|at| vec![*at]).ok_or("nothing there to be hit".to_string())
-            }
+    fn count(&mut self, seen: &Seen) {
+        self.trials += 1;
+        self.unharmed += u64::from(!seen.is_told && !seen.is_wrong && !seen.is_cut);
+        self.cut += u64::from(seen.is_cut);
+        self.missing += u64::from(seen.is_elsewhere && !seen.is_restored);
+        self.told += u64::from(seen.is_told);
+        self.wrong += u64::from(seen.is_wrong);
+        self.spread += u64::from(seen.is_spread);
+        self.restored += u64::from(seen.is_restored);
+        for (count, is_refused) in self.refused.iter_mut().zip(seen.refused) {
+            *count += u64::from(is_refused);
         }
     }
-
-    /// Reads all of a device that should have the set's contents. With `is_cut`, it may have lacked power.
-    fn compare(&self, device: &dyn Device, is_cut: bool, seen: &mut Seen) -> bool {
-        let mut is_all = true;
-        for at in 0..BLOCKS {
-            let mut bytes = [0; BLOCK_SIZE];
-            match device.read(at, &mut [IoSliceMut::new(&mut bytes)]) {
-                Ok(()) if bytes == block(self.now[at as usize]) => continue,
-                Ok(()) if is_cut && bytes == block(self.before[at as usize]) => seen.is_cut = true,
-                Ok(()) => seen.is_wrong = true,
-                Err(_) => seen.is_told = true,
-            }
-            is_all = false;
-        }
-        is_all
-    }
-
-    /// Whether a block of main or backup, but for those that were hit, has something that nobody ever wrote there.
-    fn is_spread(&self, target: Target, hit: &[u64]) -> bool {
-        [0, 2].into_iter().any(|number| {
-            let bytes = self.device(number).snapshot();
-            let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-            let is_hit = |at: u64| target.device() == number && hit.contains(&at);
-            let is_known =
-                |at: u64| content(&blocks[at as usize]).is_some_and(|is| self.ever[at as usize].contains(&is));
-            (0..BLOCKS).any(|at| !is_hit(at) && !is_known(at))
-        })
-    }
-
-    /// Main made anew. None if that is refused.
-    fn rebuilt(&self, seen: &mut Seen) -> Option<Flashlog> {
-        let (main, log) = (Arc::new(MemoryDevice::new(MAIN_BLOCKS)), Arc::new((*self.log).clone()));
-        let backup = Arc::new((*self.backup).clone());
-        let done = flashlog::rebuild(backup, log.clone(), main.clone(), Uuid([5; 16]))
-            .and_then(|_| Flashlog::open(main, log, &self.options));
-        seen.is_told |= done.is_err();
-        done.ok().map(|(device, _)| device)
-    }
-}
-
-/// A backup that is unplugged after so many writes and flushes.
-struct Unplugged(Arc<MemoryDevice>, AtomicI64);
-
-impl Unplugged {
-    fn count(&self) -> Result<(), holdfast_block::Error> {
-        if self.1.fetch_sub(1, Ordering::Relaxed) > 0 {
-            return Ok(());
-        }
-        Err(holdfast_block::Error::Unsuitable { device: self.0.name().into(), reason: "it was unplugged" })
-    }
-}
-
-impl Filter for Unplugged {
-    fn below(&self) -> &dyn Device {
-        &*self.0
-    }
-
-    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), holdfast_block::Error> {
-        self.count()?;
-        self.0.write(first, bufs)
-    }
-
-    fn on_flush(&self) -> Result<(), holdfast_block::Error> {
-        self.count()?;
-        self.0.flush()
-    }
-}
-
-/// Flips so many bits of a block.
-fn flip(device: &MemoryDevice, at: u64, flips: u32, rng: &mut Pcg64Mcg) -> Result<(), String> {
-    let mut bits = BTreeSet::new();
-    while bits.len() < flips as usize {
-        bits.insert(rng.random_range(0..BLOCK_SIZE * 8));
-    }
-    let flip = |bytes: &mut [u8; BLOCK_SIZE]| bits.iter().for_each(|bit| bytes[bit / 8] ^= 1 << (bit % 8));
-    device.alter(at, flip).map_err(says)
-}
-
-fn trial(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
-    let (set, device) = Set::new(rng)?;
-    let mut seen = Seen::default();
-    if matches!(target, Target::StagedPage | Target::StagedData) {
-        // Cut off when what is staged is complete, and not in its place: behind data, pages, a flush, and a label with its flush.
-        let cut = Arc::new(Unplugged(set.backup.clone(), AtomicI64::new(5)));
-        if device.backup(cut).is_ok() {
-            return Err("the backup was not cut off".to_string());
-        }
-    }
-    if target.is_sealed() {
-        device.seal().map_err(says)?;
-    }
-    let moment = [Moment::InUse, Moment::Closed, Moment::Cut][rng.random_range(0..3)];
-    if moment == Moment::Closed {
-        device.settle().map_err(says)?;
-    }
-    let device = (moment == Moment::InUse).then_some(device);
-    // A device that is in use and then opened anew has lost its power in between, too.
-    let is_cut = moment != Moment::Closed;
-    let hit = set.choose(target, rng)?;
-    for at in &hit {
-        flip(set.device(target.device()), *at, flips, rng)?;
-    }
-    // What everybody does: the backup read back, main made anew as a trial, the set read, main brought up to date, a backup, the set opened again.
-    let as_hit = Set {
-        main: Arc::new((*set.main).clone()),
-        log: Arc::new((*set.log).clone()),
-        backup: Arc::new((*set.backup).clone()),
-        options: set.options.clone(),
-        now: set.now.clone(),
-        before: set.before.clone(),
-        ever: set.ever.clone(),
-    };
-    if target.device() == BACKUP {
-        seen.is_told |= !flashlog::verify_backup(as_hit.backup.clone()).is_ok_and(|found| found.is_good());
-    }
-    let from_others = as_hit.rebuilt(&mut seen);
-    let mut is_restored = from_others.is_some_and(|device| as_hit.compare(&device, is_cut, &mut seen));
-    if let Some(device) = device.or_else(|| set.open().ok()) {
-        set.compare(&device, is_cut, &mut seen);
-        seen.is_told |= device.catch_up().is_err();
-        seen.is_told |= device.backup(set.backup.clone()).is_err();
-        set.compare(&device, is_cut, &mut seen);
-    } else {
-        seen.is_told = true;
-    }
-    match set.open() {
-        Ok(device) => {
-            set.compare(&device, is_cut, &mut seen);
-            // Another backup does not need what was damaged on the old one.
-            is_restored |= set.compare(&device, false, &mut Seen::default());
-        }
-        Err(_) => seen.is_told = true,
-    }
-    // Main has everything in synchronous mode, and when the set was closed, if it comes to that.
-    let is_on_main = set.options.mode == Mode::Synchronous || moment == Moment::Closed;
-    is_restored |= is_on_main && as_hit.compare(&*as_hit.main, false, &mut Seen::default());
-    seen.is_spread = set.is_spread(target, &hit);
-    seen.is_restored = is_restored;
-    seen.is_elsewhere = target.device() != LOG || is_on_main;
-    Ok(seen)
-}
-
-/// The map flips of which the next backup, or a log that comes back, is to take what has changed.
-fn mapped(target: Target, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
-    let (mut set, device) = Set::new(rng)?;
-    device.backup(set.backup.clone()).map_err(says)?;
-    device.settle().map_err(says)?;
-    let policy: Policy = "log=alone".parse().map_err(says)?;
-    let lasting = Lasting::of(device, policy.clone());
-    let first = rng.random_range(0..BLOCKS - 60);
-    match target {
-        Target::Map(MAIN) => {
-            lasting.detach_log().map_err(says)?;
-            set.write(&lasting, first..first + rng.random_range(1..60))?;
-        }
-        _ => {
-            while lasting.status().0.changed_blocks == 0 {
-                set.write(&lasting, first..first + rng.random_range(1..60))?;
-            }
-        }
-    }
-    lasting.settle().map_err(says)?;
-    drop(lasting);
-    for at in set.choose(target, rng)? {
-        flip(set.device(target.device()), at, flips, rng)?;
-    }
-    let mut seen = Seen { is_elsewhere: true, ..Seen::default() };
-    let lasting = match target {
-        Target::Map(MAIN) => {
-            let alone = Lasting::open_alone(set.main.clone(), &set.options, policy, false).map_err(says)?;
-            alone.attach_log(set.log.clone()).map_err(says)?;
-            alone
-        }
-        _ => Lasting::of(set.open()?, policy),
-    };
-    let device = lasting.set().ok_or("the set has no log")?;
-    set.compare(&*device, false, &mut seen);
-    device.backup(set.backup.clone()).map_err(says)?;
-    seen.is_spread = set.is_spread(target, &[]);
-    seen.is_restored = set.rebuilt(&mut seen).is_some_and(|device| set.compare(&device, false, &mut seen));
-    seen.is_told |= !device.scrub(set.backup.clone()).map_err(says)?.is_good();
-    Ok(seen)
-}
-
-/// Something flips on main in a block that was not written since the backup; those around it were. Then the next backup is made.
-fn unwritten(way: Way, flips: u32, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
-    let (mut set, device) = Set::new(rng)?;
-    device.backup(set.backup.clone()).map_err(says)?;
-    device.settle().map_err(says)?;
-    let hit = rng.random_range(2..BLOCKS - 2);
-    let policy: Policy = "log=alone".parse().map_err(says)?;
-    let lasting = match way {
-        Way::Compare => {
-            drop(device);
-            Lasting::open_alone(set.main.clone(), &set.options, policy.clone(), true).map_err(says)?
-        }
-        _ => Lasting::of(device, policy.clone()),
-    };
-    if matches!(way, Way::Attach | Way::NewLog) {
-        lasting.detach_log().map_err(says)?;
-    }
-    set.write(&lasting, hit - rng.random_range(1..=2)..hit)?;
-    set.write(&lasting, hit + 1..hit + rng.random_range(2..=3))?;
-    while way == Way::Overflow && lasting.status().0.changed_blocks == 0 {
-        set.write(&lasting, if hit < BLOCKS / 2 { 200..250 } else { 0..50 })?;
-    }
-    lasting.settle().map_err(says)?;
-    if rng.random() {
-        // As much is known as there is on the devices.
-        drop(lasting);
-        let opened = match way {
-            Way::Overflow => set.open().map(|device| Lasting::of(device, policy))?,
-            _ => Lasting::open_alone(set.main.clone(), &set.options, policy, true).map_err(says)?,
-        };
-        return unwritten_is_copied(set, opened, way, (hit, flips), rng);
-    }
-    unwritten_is_copied(set, lasting, way, (hit, flips), rng)
-}
-
-fn unwritten_is_copied(
-    mut set: Set,
-    lasting: Lasting,
-    way: Way,
-    (hit, flips): (u64, u32),
-    rng: &mut Pcg64Mcg,
-) -> Result<Seen, String> {
-    flip(&set.main, hit, flips, rng)?;
-    match way {
-        Way::Overflow => {}
-        Way::Attach => drop(lasting.attach_log(set.log.clone()).map_err(says)?),
-        Way::NewLog | Way::Compare => {
-            set.log = Arc::new(MemoryDevice::new(log_blocks_least()).named("log"));
-            lasting.attach_new_log(set.log.clone(), Uuid([6; 16])).map_err(says)?;
-        }
-    }
-    let mut seen = Seen { is_elsewhere: way != Way::Compare, ..Seen::default() };
-    let device = lasting.set().ok_or("the set has no log")?;
-    let done = device.backup(set.backup.clone()).map_err(says)?;
-    seen.is_told = done.doubtful_first == Some(hit);
-    seen.is_spread = set.is_spread(Target::Unwritten(way), &[hit]);
-    set.compare(&*device, false, &mut seen);
-    set.rebuilt(&mut seen).map(|device| set.compare(&device, false, &mut seen));
-    // Whoever still has it as it was can tell.
-    drop(device.scrub(set.backup.clone()).map_err(says)?);
-    seen.is_restored = set.compare(&*device, false, &mut Seen::default());
-    Ok(seen)
 }
 
 /// The table, as in `docs/flashlog.md`.
 pub fn markdown(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| what is hit | bits | trials | unharmed | told | wrong without a word | copied on | taken for a power cut's | all there, with the others |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| what is hit | how | trials | unharmed | told | wrong without a word | copied on | taken for a power cut's | all there, with the others | refused |\n|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n",
     );
-    for Row { target, flips, trials, unharmed, told, wrong, spread, cut, restored, missing: _ } in rows {
+    for Row { target, hit, mode, trials, unharmed, told, wrong, spread, cut, restored, missing: _, refused } in rows {
         let name = target.name();
+        let mode = match mode {
+            None => "",
+            Some(Mode::Synchronous) => ", sync",
+            Some(Mode::Asynchronous) => ", async",
+        };
+        let refused = STEPS.iter().zip(refused).filter(|(_, count)| **count > 0);
+        let refused: Vec<String> = refused.map(|(step, count)| format!("{step} {count}")).collect();
+        let refused = refused.join(", ");
         let _ = writeln!(
             out,
-            "| {name} | {flips} | {trials} | {unharmed} | {told} | {wrong} | {spread} | {cut} | {restored} |"
+            "| {name} | {hit}{mode} | {trials} | {unharmed} | {told} | {wrong} | {spread} | {cut} | {restored} | {refused} |"
         );
     }
     out
@@ -598,15 +303,17 @@ pub fn markdown(rows: &[Row]) -> String {
 pub fn broken(rows: &[Row]) -> Vec<String> {
     let mut broken = Vec::new();
     for row in rows {
-        // Main's data has no checksums of its own, and where nobody knows what was written it is taken for that.
-        let has_sums = !matches!(row.target, Target::Data(MAIN) | Target::Unwritten(_));
-        let is_guessed = row.target == Target::Unwritten(Way::Compare);
+        let bits = if let Hit::Bits(bits) = row.hit { bits } else { 0 };
+        // Main's data has no checksums of its own, and where nobody knows what was written it is taken for that. What cannot be read is never
+        // taken for anything.
+        let has_sums = bits == 0 || !matches!(row.target, Target::Data(MAIN) | Target::Unwritten(_));
+        let is_guessed = bits > 0 && row.target == Target::Unwritten(Way::Compare);
         let promises = [
             ("wrong bytes are read without a word", !has_sums || row.wrong == 0),
             ("damage is copied to another device", is_guessed || row.spread == 0),
-            ("one bit is copied without a word", !is_guessed || row.flips > 1 || row.told == row.trials),
+            ("one bit is copied without a word", !is_guessed || bits > 1 || row.told == row.trials),
             ("something cannot be got back that another device had", row.missing == 0),
-            ("one bit is taken for a power cut", row.flips > 1 || row.cut == 0),
+            ("one bit is taken for a power cut", bits != 1 || row.cut == 0),
             ("damage in front of a seal is taken for a power cut", !row.target.is_sealed() || row.cut == 0),
             ("damage is taken for a power cut that is not in the log", row.target.device() == LOG || row.cut == 0),
         ];

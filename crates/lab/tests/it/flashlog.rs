@@ -2,7 +2,8 @@
 use crate::number;
 use holdfast_block::flashlog::Order;
 use holdfast_lab::budget::Budget;
-use holdfast_lab::flashlog::{Device, Kind, Options, PLANTS, Plant, explore, flips};
+use holdfast_lab::flashlog::flips::{self, Hits};
+use holdfast_lab::flashlog::{Device, Kind, Options, PLANTS, Plant, explore};
 
 /// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
 #[test]
@@ -62,11 +63,20 @@ fn planted_mistakes_are_found() {
 
 /// With another seed on each run: `HOLDFAST_FLIPS_SEED=…` repeats one. More: `cargo run --release -p holdfast-lab --bin flashlog-flips`.
 #[test]
-fn flipped_bits_are_told_or_made_good_and_never_copied() {
+fn flipped_bits_and_unreadable_blocks_are_told_or_made_good_and_never_copied() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let seed = number("HOLDFAST_FLIPS_SEED", now.as_secs() % 1_000_000 * 1000);
     println!("HOLDFAST_FLIPS_SEED={seed} cargo test -p holdfast-lab --test it flipped_bits");
-    let rows = flips::run(seed, 5).unwrap();
+    let rows = flips::run(seed, 5, Hits::Promised).unwrap();
     println!("{}", flips::markdown(&rows));
     assert_eq!(flips::broken(&rows), [""; 0]);
+}
+
+#[test]
+fn blocks_of_main_that_are_taken_for_zeros_are_found() {
+    let rows = flips::run(1, 3, Hits::Planted).unwrap();
+    let broken = flips::broken(&rows);
+    for what in ["wrong bytes are read without a word", "damage is copied to another device"] {
+        assert!(broken.iter().any(|found| found.starts_with(what)), "{what}: {broken:#?}");
+    }
 }
