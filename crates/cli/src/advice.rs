@@ -152,7 +152,7 @@ impl Found<'_> {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
             FindingKind::BadCopy | FindingKind::Unreadable if self.is_named_twice(finding) => Remedy::LeaveAlone,
-            FindingKind::FreeEntry => self.of_bitmap(),
+            FindingKind::FreeEntry | FindingKind::UnusedReferences => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
             FindingKind::Obsolete => Remedy::Replay,
@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn each_kind_of_damage_gets_what_helps() {
-        use FindingKind::{BadCopy, FreeEntry, Leaked, Lost, Maps, Obsolete, SnapshotEntry, Unreadable, UsedButFree};
+        use FindingKind::{BadCopy, FreeEntry, Leaked, Lost, Maps, Obsolete, SnapshotEntry};
+        use FindingKind::{Unreadable, UnusedReferences, UsedButFree};
         const BITMAP: u64 = 1;
         let (repair, new_store) = ("to put right what can be: holdfast check --repair /s", "make a new store");
         let system = |kind, object| finding(kind, DomainId::SYSTEM, object);
@@ -244,6 +245,7 @@ mod tests {
             (Maps, 16, BitmapRemedy::NotNeeded, false, new_store),
             (Obsolete, 0, BitmapRemedy::NotNeeded, false, "has no use for any more: mount the store once"),
             (FreeEntry, 19, BitmapRemedy::Repair, false, repair),
+            (UnusedReferences, 0, BitmapRemedy::Repair, false, repair),
             (
                 FreeEntry,
                 19,

@@ -380,6 +380,15 @@ impl Audit {
         blocks.for_each(|block| self.sums.change(|sums| sums.not_freed += Digest::of(block)));
     }
 
+    /// One use less is counted of a page, at the address of its first copy, which there was not: nothing becomes free by that.
+    pub(crate) fn was_not_shared(&mut self, address: u64) {
+        let one = Digest::of(address);
+        self.sums.change(|sums| {
+            sums.shared_first -= one;
+            sums.not_freed -= one;
+        });
+    }
+
     /// A map says of an id what its record does not.
     pub(crate) fn map_differs(&mut self, map: u64, id: ObjectId, is_set: bool) {
         let domain = DomainId((map / 16) as u16);

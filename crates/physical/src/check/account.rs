@@ -14,24 +14,24 @@ pub(super) fn check(
     disk: &Disk,
     label: &Label,
     superblock: &Superblock,
-    mut seen: Seen,
+    seen: &mut Seen,
     report: &mut Report,
 ) -> BitmapState {
-    add_fixed(disk, label, &mut seen, report);
+    add_fixed(disk, label, seen, report);
     report.used_blocks = seen.used.iter().map(|word| u64::from(word.count_ones())).sum();
     let before = report.found;
     if seen.bitmap_is_whole {
-        bitmap(disk, label, &seen, report);
-        free_blocks(disk, label, superblock, &seen, report);
+        bitmap(disk, label, seen, report);
+        free_blocks(disk, label, superblock, seen, report);
     }
     let bitmap_is_right = seen.bitmap_is_whole && report.found == before;
-    references(disk, &mut seen, report);
-    dead(disk, label, &seen, report);
+    references(disk, seen, report);
+    dead(disk, label, seen, report);
     maps("map of objects", &ids(&seen.objects, |_| true), &seen.mapped, report);
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
-    objects(disk, superblock, &seen, report);
-    metadata(disk, superblock, &seen, bitmap_is_right, report);
-    match (bitmap_is_right, seen.hidden) {
+    objects(disk, superblock, seen, report);
+    metadata(disk, superblock, seen, bitmap_is_right, report);
+    match (bitmap_is_right, &seen.hidden) {
         (true, None) => BitmapState::Right,
         // Nothing contradicts it, but nothing can be made of the trees.
         (true, Some(_)) => BitmapState::RightAsSeen,
@@ -128,7 +128,8 @@ fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
     }
 }
 
-/// The reference table counts the uses of a block beyond the first. If it can be read, those that it lacks are told where they are named twice.
+/// The reference table counts the uses of a block beyond the first. If it can be read, those that it lacks are told where they are named twice. Those that
+/// it has too many can be taken off if all that there are have been seen.
 fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
     let mut addresses: Vec<u64> = seen.extra.keys().chain(seen.references.keys()).copied().collect();
     addresses.sort_unstable();
@@ -136,10 +137,15 @@ fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
     for address in addresses {
         let counted = seen.extra.get(&address).copied().unwrap_or(0);
         let written = u64::from(seen.references.get(&address).copied().unwrap_or(0));
+        let what = format!("{counted} uses beyond the first, the reference table has {written}");
         let is_untold = counted > written && !seen.references_are_whole;
-        if is_untold || counted < written && !report.incomplete {
-            let what = format!("{counted} uses beyond the first, the reference table has {written}");
+        if is_untold {
             report.find(FindingKind::References, disk.place(address), what);
+        } else if counted < written && !report.incomplete {
+            report.find(FindingKind::UnusedReferences, disk.place(address), what);
+            if seen.hidden.is_none() {
+                seen.entries.references.push((address, (written - counted) as u32));
+            }
         }
     }
 }

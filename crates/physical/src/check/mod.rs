@@ -122,8 +122,8 @@ pub(crate) fn run(
     walk.trees(&trees);
     walk.finish(&trees);
     let mut seen = walk.into_seen();
-    let entries = std::mem::take(&mut seen.entries);
-    let bitmap = account::check(&base.disk, &covered, &superblock, seen, &mut report);
+    let bitmap = account::check(&base.disk, &covered, &superblock, &mut seen, &mut report);
+    let entries = seen.entries;
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;

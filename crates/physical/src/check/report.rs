@@ -30,6 +30,8 @@ pub enum FindingKind {
     Leaked,
     /// The reference table does not count what there is.
     References,
+    /// The reference table counts more uses of a block than there are, so that it would stay in use when it has none any more.
+    UnusedReferences,
     /// The maps of objects or orphans do not match the records.
     Maps,
     /// The superblock or the end of the device and the bitmap do not agree on how many blocks are free.
@@ -65,7 +67,8 @@ pub struct Finding {
     pub repaired: bool,
 }
 
-/// What can be done about the allocation bitmap, and about entries ([`FindingKind::SnapshotEntry`], [`FindingKind::FreeEntry`]).
+/// What can be done about the allocation bitmap, and about entries ([`FindingKind::SnapshotEntry`], [`FindingKind::FreeEntry`],
+/// [`FindingKind::UnusedReferences`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BitmapRemedy {
@@ -179,7 +182,8 @@ impl Report {
 impl Finding {
     /// Whether it is about an entry, which [`Report::bitmap`] says what can be done about.
     pub fn is_about_entry(&self) -> bool {
-        matches!(self.kind, FindingKind::SnapshotEntry | FindingKind::FreeEntry)
+        use FindingKind::{FreeEntry, SnapshotEntry, UnusedReferences};
+        matches!(self.kind, SnapshotEntry | FreeEntry | UnusedReferences)
     }
 
     /// Whether a new bitmap ([`Report::bitmap`]) puts it right.

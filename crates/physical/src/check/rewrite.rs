@@ -23,6 +23,7 @@ pub(super) fn anew(device: &Arc<dyn Device>, last: &Superblock, entries: &Entrie
         module.bury_unreadable(epoch)?;
     }
     module.write_anew(epoch, &entries.remains)?;
+    module.take_off(epoch, &entries.references)?;
     module.prepare(epoch)?;
     module.publish(epoch)?;
     if last.clean { module.close() } else { Ok(()) }
@@ -48,6 +49,21 @@ impl Module {
                 let mut record = trees.get(&self.base, key)?;
                 anew(&mut trees, &mut record)?;
                 trees.put(&self.base, key, record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the recovery point `epoch` count so many uses of blocks less, which there are not.
+    fn take_off(&self, epoch: Epoch, references: &[(u64, u32)]) -> Result<()> {
+        let mut trees = self.trees.write();
+        trees.building = epoch;
+        for &(address, times) in references {
+            for _ in 0..times {
+                if !trees.drop_reference(&self.base, address)? {
+                    break;
+                }
+                trees.audit.was_not_shared(address);
             }
         }
         Ok(())

@@ -69,11 +69,13 @@ pub(super) struct Entries {
     pub(super) remains: Vec<NodeKey>,
     /// There are some of lists of snapshots that are in use.
     pub(super) have_snapshots: bool,
+    /// Counters of the reference table, by address, and by how much they are too high.
+    pub(super) references: Vec<(u64, u32)>,
 }
 
 impl Entries {
     pub(super) fn are_good(&self) -> bool {
-        self.remains.is_empty() && !self.have_snapshots
+        self.remains.is_empty() && !self.have_snapshots && self.references.is_empty()
     }
 }
 

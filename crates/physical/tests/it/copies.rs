@@ -3,7 +3,7 @@
 use crate::damage::*;
 use crate::rig::*;
 use holdfast_object::{DomainId, Error, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE};
-use holdfast_physical::check::{BlockUse, block_uses};
+use holdfast_physical::check::{BitmapRemedy, BlockUse, CheckOptions, FindingKind, block_uses, check};
 
 /// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
 #[test]
@@ -106,4 +106,26 @@ fn it_is_known_beforehand_what_cannot_be_done() {
             assert_eq!(told(&rig, op), expected, "{op:?}");
         }
     }
+}
+
+/// What a lost block named and others have stays theirs, and becomes free with them.
+#[test]
+fn references_that_a_lost_block_had_are_taken_off_by_a_repair() {
+    let mut rig = sample();
+    damage_tree(&rig, 1, Some(0));
+    rig.reopen();
+    let write = rig.write_op(2, &[(20, pattern(500))]);
+    assert_eq!(rig.apply(vec![write]).rejected, []);
+    rig.commit();
+    let report = check(rig.device.clone(), &CheckOptions::default()).unwrap();
+    let count = |kind| report.findings.iter().filter(|finding| finding.kind == kind).count();
+    assert_eq!(count(FindingKind::UnusedReferences), 10, "{report:?}");
+    assert_eq!(report.bitmap, BitmapRemedy::Repair);
+    put_right(&mut rig);
+    assert!((0..10).all(|page| is_lost(&rig, 2, page) && rig.read_one(3, page) == Some(pattern(page))));
+    let free = rig.module.status().space.free;
+    rig.apply(vec![Op::Delete { id: ObjectId(3) }]);
+    rig.commit();
+    assert_eq!(rig.module.status().space.free, free + 14, "ten pages, and two blocks of metadata");
+    rig.check();
 }
