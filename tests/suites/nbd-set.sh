@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A Flashlog set behind its server, against real clients, in both modes: nbdcopy through TLS, a server that is killed between the writes of
 # several connections and their flush, one that is killed as soon as libnbd or qemu-io have the answer to a write with FUA or to a flush, and
-# nbdfuse with a loop device and ext4 on it while the server is started again. What a single file behind the same protocol does is in nbd.sh.
+# nbdfuse with a loop device and ext4 on it while the server is started again; two contexts in one answer, as libnbd's interop programs have it. What a
+# single file behind the same protocol does is in nbd.sh.
 #
 # It runs in a mount namespace of its own. ROUNDS is how often the server is killed in each mode (default 6).
 . "$(dirname "$0")/lib.sh"
@@ -81,6 +82,70 @@ PYTHON
     check "$MODE: from the next server, after kill -9" bounded 120 nbdcopy "nbds://127.0.0.1:$PORT?tls-certificates=$WORK/client" again
     check "$MODE: the same" cmp image again
     end_server
+    rm -rf "$SET"
+done
+
+# ---- what libnbd's interop programs expect ------------------------------------------------------------------------------
+
+# Two contexts in one answer: what is allocated, and what has changed since the backup. And a set on a socket that libnbd makes.
+cat >contexts.py <<'PYTHON'
+import errno, nbd, subprocess, sys
+path, backup = sys.argv[1], sys.argv[2:]
+K, CHANGED = 1 << 10, "x-holdfast:not-backed-up"
+h = nbd.NBD()
+for context in "base:allocation", CHANGED: h.add_meta_context(context)
+h.connect_unix(path)
+assert all(h.can_meta_context(context) for context in ("base:allocation", CHANGED))
+h.pwrite(b"a" * (128 * K), 0)
+h.flush()
+subprocess.run(backup, check=True)
+h.pwrite(b"b" * (64 * K), 64 * K)
+h.zero(64 * K, 512 * K)
+h.flush()
+def status(flags=0, fails=False):
+    found = {}
+    def extents(context, offset, entries, error):
+        assert offset == 0 and context not in found, context
+        # The first error stays.
+        assert error.value == (errno.EPROTO if fails and found else 0), error.value
+        runs = []
+        for length, flags in zip(entries[::2], entries[1::2]):
+            # Main was allocated in full: not all zeros are holes.
+            if context == "base:allocation": flags &= ~nbd.STATE_HOLE
+            if runs and runs[-1][1] == flags: length += runs.pop()[0]
+            runs.append((length, flags))
+        found[context] = runs
+        if fails:
+            error.value = errno.EPROTO if len(found) == 1 else errno.ECONNREFUSED
+            return -1
+    try:
+        h.block_status(1024 * K, 0, extents, flags)
+        assert not fails
+    except nbd.Error as error:
+        assert fails and error.errno == "EPROTO" and h.aio_is_ready(), error
+    return found
+for fails in False, True:
+    found = status(fails=fails)
+    assert found[CHANGED] == [(64 * K, 0), (64 * K, 1), (384 * K, 0), (64 * K, 1), (448 * K, 0)], found
+    assert found["base:allocation"] == [(128 * K, 0), (896 * K, nbd.STATE_ZERO)], found
+found = status(nbd.CMD_FLAG_REQ_ONE)
+assert all(len(runs) == 1 for runs in found.values()) and found[CHANGED] == [(64 * K, 0)], found
+assert h.pread(1, 0) == b"a"
+h.shutdown()
+PYTHON
+for MODE in sync async; do
+    new_set "contexts-$MODE" 64M
+    serve --socket "$SOCKET"
+    check "$MODE: what is allocated and what is not backed up, at once" bounded 60 python3 contexts.py "$SOCKET" "$HOLDFAST" flashlog backup --main "$SET/main" --log "$SET/log" --to "$SET/backup"
+    end_server
+    check "$MODE: a socket of libnbd's own making" bounded 60 python3 - "$HOLDFAST" flashlog serve --main "$SET/main" --log "$SET/log" --mode "$MODE" <<'PYTHON'
+import nbd, sys
+h = nbd.NBD()
+h.connect_systemd_socket_activation(sys.argv[1:])
+assert h.get_size() == 63 << 20
+assert h.pread(512, 128 << 10) == bytes(512) and h.pread(1, 64 << 10) == b"b"
+h.shutdown()
+PYTHON
     rm -rf "$SET"
 done
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The NBD server against real clients: nbdinfo, nbdcopy, libnbd's Python, qemu-img, qemu-io, fio, and nbdfuse with a loop device and ext4 on
-# it; TLS, sockets from a service manager, and a server that is killed and started again under its clients.
+# it; TLS, sockets from a service manager, and a server that is killed and started again under its clients. What libnbd's own interop programs, and
+# nbdkit's tests of its nbd plugin, expect of servers is held to here, in words of our own ("interop: ...").
 #
 # It runs in a mount namespace of its own. SECONDS_FIO is the time that fio gets (default 3).
 . "$(dirname "$0")/lib.sh"
@@ -170,6 +171,141 @@ for _ in range(200):
 assert h.pread(area, base) == model
 PYTHON
 
+# ---- what libnbd's interop programs expect of servers -----------------------------------------------------------------
+
+# One by one in docs/nbd.md; those of TLS and of sockets from a service manager are below.
+check "interop: size, 512 bytes read, 512 written and read with those before, an orderly end" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import nbd, sys
+for name in "", "main":
+    h = nbd.NBD()
+    h.set_export_name(name)
+    h.connect_unix(sys.argv[1])
+    assert h.get_size() == 256 << 20
+    before = h.pread(512, 0)
+    h.pwrite(b"1" * 512, 512)
+    assert h.pread(1024, 0) == before + b"1" * 512
+    h.shutdown()
+    assert h.aio_is_closed()
+PYTHON
+check "interop: the list of exports, with what they are, and leaving without one" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import nbd, sys
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_unix(sys.argv[1])
+exports = []
+assert h.opt_list(lambda *export: exports.append(export)) == 1
+assert exports == [("main", "disk, by nbd-serve")], exports
+h.opt_abort()
+assert h.aio_is_closed()
+PYTHON
+check "interop: block sizes, told when they are asked for" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import nbd, sys
+for asks, sizes in (True, [1, 4096, 32 << 20]), (False, [0, 0, 0]):
+    h = nbd.NBD()
+    h.set_opt_mode(True)
+    h.set_request_block_size(asks)
+    h.connect_unix(sys.argv[1])
+    for choose in h.opt_info, h.opt_go:
+        choose()
+        assert [h.get_block_size(which) for which in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == sizes, (asks, choose)
+    h.shutdown()
+PYTHON
+check "interop: an export that there is not is refused, and the talk goes on" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import nbd, sys
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.set_full_info(True)
+h.connect_unix(sys.argv[1])
+for choose in h.opt_info, h.opt_go:
+    h.set_export_name("other")
+    try:
+        choose()
+        sys.exit("there is one")
+    except nbd.Error as error:
+        assert error.errno == "ENOENT" and h.aio_is_negotiating(), error
+h.set_export_name("")
+h.opt_info()
+assert (h.get_size(), h.is_read_only(), h.get_canonical_export_name()) == (256 << 20, False, "main")
+h.opt_go()
+assert h.pread(1, 0)
+PYTHON
+check "interop: contexts by their names, by the beginning of a name, all, and none" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import nbd, sys
+ALL = ["base:allocation"]
+h = nbd.NBD()
+h.set_opt_mode(True)
+h.connect_unix(sys.argv[1])
+for queries, expected in ([], ALL), (["x-nosuch:"], []), (["x-nosuch:", "base:allocation"], ALL), (["base:"], ALL):
+    h.clear_meta_contexts()
+    for query in queries: h.add_meta_context(query)
+    found = []
+    assert h.opt_list_meta_context(lambda name: found.append(name)) == len(expected) and found == expected, (queries, found)
+# To be used, one is called by all of its name.
+h.opt_go()
+assert not h.can_meta_context("base:allocation")
+PYTHON
+check "interop: a hole and data in one read, and an error of the client's own leaves the connection as it was" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import errno, nbd, sys
+h = nbd.NBD()
+h.add_meta_context("base:allocation")
+h.connect_unix(sys.argv[1])
+assert h.can_df()
+START, HALF = 48 << 20, 512 << 10
+h.zero(2 * HALF, START)
+h.pwrite(b"d" * HALF, START + HALF)
+def told(fails):
+    def chunk(data, offset, status, error):
+        # The first error stays.
+        assert error.value == (errno.EPROTO if fails and chunks else 0), error.value
+        chunks.append((status, offset - START, bytes(data)))
+        if fails:
+            error.value = errno.EPROTO if len(chunks) == 1 else errno.ECONNREFUSED
+            return -1
+    return chunk
+for fails in False, True:
+    chunks = []
+    try:
+        h.pread_structured(2 * HALF, START, told(fails))
+        assert not fails
+    except nbd.Error as error:
+        assert fails and error.errno == "EPROTO" and h.aio_is_ready(), error
+    assert chunks == [(nbd.READ_HOLE, 0, bytes(HALF)), (nbd.READ_DATA, HALF, b"d" * HALF)]
+# In one piece.
+chunks = []
+h.pread_structured(2 * HALF, START, told(False), nbd.CMD_FLAG_DF)
+assert chunks == [(nbd.READ_DATA, 0, bytes(HALF) + b"d" * HALF)]
+assert h.pread(1, 0)
+h.shutdown()
+PYTHON
+check "interop: what newer clients ask for first, extended headers, is refused, and the talk goes on" bounded 30 python3 - "$SOCKET" <<'PYTHON'
+import socket, struct, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(20)
+receive = lambda count: s.recv(count, socket.MSG_WAITALL)
+assert len(receive(18)) == 18
+s.sendall(struct.pack(">I", 3))
+def ask(number):
+    s.sendall(b"IHAVEOPT" + struct.pack(">II", number, 0))
+    magic, option, kind, length = struct.unpack(">QIII", receive(20))
+    assert magic == 0x3E889045565A9 and option == number
+    return kind, receive(length)
+UNKNOWN, DONE = 0x80000001, 1
+assert ask(11)[0] == UNKNOWN
+assert ask(8) == (DONE, b"")
+assert ask(2) == (DONE, b"")
+PYTHON
+
+# ---- nbdkit's nbd plugin before the server, as nbdkit's tests have it before others -----------------------------------
+
+# through COMMAND: by the plugin, which has connected once for all of its clients.
+through() { bounded 30 nbdkit --exit-with-parent -U - nbd "uri=$URI" shared=true --run "$1" 9>&-; }
+check "nbdkit's nbd plugin: size, flags and block sizes go through" through 'nbdsh -u "$uri" -c "
+assert h.get_size() == 256 << 20 and h.can_multi_conn() and h.can_fua() and h.can_fast_zero() and h.can_trim() and not h.is_read_only()
+assert [h.get_block_size(which) for which in (nbd.SIZE_MINIMUM, nbd.SIZE_PREFERRED, nbd.SIZE_MAXIMUM)] == [1, 4096, 32 << 20]"'
+nbdinfo --map --totals "$URI" >totals
+through 'nbdinfo --map --totals "$uri"' >totals-through
+check "nbdkit's nbd plugin: what is allocated goes through" cmp totals totals-through
+has "nbdkit's nbd plugin: the list of exports goes through" 'export="main"' nbdkit --exit-with-parent -U - nbd "uri=$URI" dynamic-export=true --run 'nbdinfo --list "$uri"'
+
 # ---- QEMU -------------------------------------------------------------------------------------------------------------
 
 check "qemu-img convert" bounded 120 qemu-img convert -n -W -f raw -O raw image "$URI"
@@ -319,6 +455,31 @@ os.kill(server, 15)
 assert os.waitpid(server, 0)[1] == 0
 PYTHON
 
+truncate -s 6G large
+printf x | dd of=large bs=1 seek=$((5 << 30)) conv=notrunc status=none
+serve large --socket "$SOCKET"
+nbdinfo --map --json "$URI" >large.json
+check "interop: what is allocated of more than 4 GiB" python3 - large.json <<'PYTHON'
+import json, sys
+runs, at = json.load(open(sys.argv[1])), 0
+for run in runs:
+    assert run["offset"] == at
+    at += run["length"]
+data = [run["offset"] for run in runs if run["type"] == 0]
+assert at == 6 << 30 and data == [5 << 30], runs
+PYTHON
+end_server
+
+truncate -s 1M small
+check "interop: a socket of libnbd's own making" bounded 30 python3 - "$SERVE" small <<'PYTHON'
+import nbd, sys
+h = nbd.NBD()
+h.connect_systemd_socket_activation(sys.argv[1:])
+assert h.get_size() == 1 << 20
+assert h.pread(512, 0) == bytes(512)
+h.shutdown()
+PYTHON
+
 # ---- TLS --------------------------------------------------------------------------------------------------------------
 
 mkdir tls client
@@ -340,6 +501,26 @@ refused "without TLS" "Operation not supported for the default export" nbdinfo "
 check "nbdcopy through TLS" bounded 60 nbdcopy image "nbds://127.0.0.1:$PORT?tls-certificates=$WORK/client"
 check "and back" bounded 60 nbdcopy "nbds://127.0.0.1:$PORT?tls-certificates=$WORK/client" out
 check "the same" cmp image out
+# allowed.py SOCKET NEGOTIATED CREDENTIALS...: that a client with these has TLS, whether it may or must use it; or that one that may goes on without.
+cat >allowed.py <<'PYTHON'
+import nbd, sys
+path, negotiated, *credentials = sys.argv[1:]
+for of in credentials:
+    for mode in (nbd.TLS_ALLOW, nbd.TLS_REQUIRE) if negotiated == "True" else (nbd.TLS_ALLOW,):
+        h = nbd.NBD()
+        h.set_tls(mode)
+        h.set_tls_username("alice")
+        h.set_tls_certificates("client") if of == "certificates" else h.set_tls_psk_file("keys.psk")
+        h.connect_unix(path)
+        assert str(h.get_tls_negotiated()) == negotiated, of
+        assert h.get_size() == 256 << 20
+        assert len(h.pread(512, 0)) == 512
+        h.shutdown()
+PYTHON
+echo "alice:$(openssl rand -hex 32)" >keys.psk
+check "interop: a client that may use TLS, or must, has it" bounded 30 python3 allowed.py "$SOCKET" True certificates
+refused "interop: a pre-shared key opens nothing" "nbd_connect_unix" python3 allowed.py "$SOCKET" True key
+has "nbdkit's nbd plugin: TLS goes no further" "export-size: 268435456" nbdkit --exit-with-parent -U - --tls=off nbd "uri=nbds+unix:///?socket=$SOCKET&tls-hostname=localhost" tls=require "tls-certificates=$WORK/client" --run 'nbdinfo "$uri"'
 has "QEMU through TLS" "file format: raw" qemu-img info --object "tls-creds-x509,id=t,dir=$WORK/client,endpoint=client" --image-opts "driver=raw,file.driver=nbd,file.host=127.0.0.1,file.port=$PORT,file.tls-creds=t"
 check "bytes that come before TLS do not count as if they came through it" bounded 30 python3 - "$SOCKET" <<'PYTHON'
 import socket, struct, sys
@@ -349,6 +530,9 @@ option = lambda number: b"IHAVEOPT" + struct.pack(">II", number, 0)
 s.sendall(struct.pack(">I", 3) + option(5) + option(8))
 assert s.recv(1) == b"", "the server went on"
 PYTHON
+end_server
+serve disk --socket "$SOCKET"
+check "interop: a client that may use TLS goes on without where there is none" bounded 30 python3 allowed.py "$SOCKET" False certificates key
 end_server
 serve disk --socket "$SOCKET" --tls-certificates tls --tls-verify-peer
 has "a client with a certificate" "with TLS" nbdinfo "nbds+unix:///?socket=$SOCKET&tls-certificates=$WORK/client&tls-hostname=localhost"
