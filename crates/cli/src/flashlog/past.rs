@@ -31,6 +31,14 @@ pub(crate) fn parse(text: &str) -> std::result::Result<At, String> {
     }
 }
 
+/// The same without `now`, which is what there is if nobody asks for a moment.
+pub(crate) fn parse_earlier(text: &str) -> std::result::Result<At, String> {
+    match parse(text)? {
+        At::Now => Err("now is all that there is, as without a moment".to_string()),
+        at => Ok(at),
+    }
+}
+
 /// As it is read.
 pub(crate) fn written(at: At) -> String {
     match at {

@@ -364,7 +364,7 @@ fn a_set_is_looked_at_as_it_was_and_goes_back() {
         crate::rig::eventually("the state is given up", || !rig.path("then").exists());
     }
     let mut command = rig.command();
-    command.args(["flashlog", "at", "--barrier", &good, "--json"]);
+    command.args(["flashlog", "at", "--at", &good, "--json"]);
     let at = Server::spawn(command);
     let socket = PathBuf::from(at.begun["uri"].as_str().unwrap().split_once("socket=").unwrap().1);
     assert!(socket.exists());
@@ -379,15 +379,24 @@ fn a_set_is_looked_at_as_it_was_and_goes_back() {
     rig.run(offline).exits(2).says("which state?");
     let at = {
         let mut command = rig.command();
-        command.args(offline).args(["--time", "2106-01-01 00:00:00", "--socket", "then", "--json"]);
+        command.args(offline).args(["--at", "2106-01-01T00:00:00", "--socket", "then", "--json"]);
         Server::spawn(command)
     };
     assert_eq!(Client::connect(&rig.path("then")).read(0, 6), b"oh, no");
     at.stop();
-    let rebuild = ["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "new", "--barrier", &good];
-    rig.run(rebuild).exits(1).says("which would be gone");
+    let rebuild = ["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "new"];
+    // A number is a barrier, seconds of 1970 and later have a sign in front, and what is neither is neither.
+    for moment in [["--barrier", &good], ["--at", &good], ["--time", "@9"], ["--at", "@9"]] {
+        let early = if moment[1] == "@9" { "the first one behind it" } else { "which would be gone" };
+        rig.run([&rebuild[..], &moment].concat()).exits(1).says(early);
+    }
+    for wrong in [&["--at", "now"][..], &["--at", "noon"], &["--at", &good, "--barrier", &good]] {
+        for command in [&rebuild[..], &offline] {
+            rig.run([command, wrong].concat()).exits(2);
+        }
+    }
     assert!(!rig.path("new").exists());
-    let rebuilt = rig.run([&rebuild[..], &["--drop-later"]].concat()).exits(0).out;
+    let rebuilt = rig.run([&rebuild[..], &["--at", &good, "--drop-later"]].concat()).exits(0).out;
     assert!(rebuilt.contains(&format!("It is as it was at barrier {good}, ")), "{rebuilt}");
     let server = Server::start(&rig, &["--main", "new", "--log", "log"]);
     let mut client = server.client();

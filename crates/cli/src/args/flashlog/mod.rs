@@ -4,7 +4,7 @@ mod model;
 
 pub(crate) use model::{FlashlogFigure, FlashlogModel};
 
-use crate::flashlog::past::at_second;
+use crate::flashlog::past;
 use crate::growth::NewSize;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use holdfast_block::flashlog::{At, Mode, Policy};
@@ -114,7 +114,7 @@ written, which the set knows until it is closed.")]
     #[command(after_help = "\
 Examples:
   holdfast flashlog rebuild --backup B --log L --main NEW
-  holdfast flashlog rebuild --backup B --log L --main NEW --barrier 4711
+  holdfast flashlog rebuild --backup B --log L --main NEW --at 4711
   holdfast flashlog rebuild --backup B --without-log --main NEW   the log is lost
 The new device has everything that was in the log, or what was in it at a
 barrier (at --list tells which there are). With this log the old one is refused
@@ -132,7 +132,7 @@ Examples:
   holdfast flashlog at --backup B --without-log      the backup's own state
 Each flush of a client is a moment that can be gone back to (a barrier), until
 the next backup. The state is served to NBD clients until Ctrl-C; meanwhile the
-set can be used, and no backup is made. To go back for good: rebuild --barrier.
+set can be used, and no backup is made. To go back for good: rebuild --at.
 Times are UTC.")]
     At(FlashlogAt),
 
@@ -466,12 +466,15 @@ pub(crate) struct FlashlogMoment {
     /// The last moment that is not later, as '2026-11-22 18:30:00' (UTC) or @SECONDS since 1970
     #[arg(long, value_name = "TIME", group = "moment", value_parser = crate::date::parse)]
     pub(crate) time: Option<i64>,
+    /// The same of either, as mount has it: a number alone is a barrier's
+    #[arg(long = "at", value_name = "N|TIME", group = "moment", value_parser = past::parse_earlier)]
+    pub(crate) either: Option<At>,
 }
 
 impl FlashlogMoment {
     /// `None`: all that there is.
     pub(crate) fn at(&self) -> Option<At> {
-        self.barrier.map(At::Barrier).or(self.time.map(at_second))
+        self.either.or(self.barrier.map(At::Barrier)).or(self.time.map(past::at_second))
     }
 }
 
