@@ -25,6 +25,8 @@ pub(super) struct Head {
     pub(super) next: Point,
     /// Something was written since the last flush of the log.
     pub(super) is_unflushed: bool,
+    /// The label says so: no page is of its generation.
+    pub(super) is_closed: bool,
     /// There are blocks since the last page that is a barrier.
     pub(super) is_unmarked: bool,
     /// Nothing has come since the log's label, or its last page, has said that everything before is durable.
@@ -141,6 +143,7 @@ impl Flashlog {
         is_barrier: bool,
         after_cut: AfterCut,
     ) -> Result<(), Failure> {
+        self.say_open(head)?;
         let (durable, applied) = {
             let stages = self.stages.lock();
             (stages.durable, stages.applied)

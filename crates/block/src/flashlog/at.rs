@@ -5,7 +5,7 @@ use super::chunk::zero_sum;
 use super::format::{Entry, Fault, Label, Of, Page, Point, Role, State, hex};
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
-use super::scan::{Scan, has_data};
+use super::scan::{Data, Scan, look_for_data};
 use super::staging::Backup;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -99,7 +99,7 @@ pub(super) struct Survey {
     pub(super) end: Point,
     /// Blocks behind the last barrier.
     pub(super) rest_blocks: u64,
-    /// There was more, which is damaged.
+    /// There was more, which is damaged, or may be: what cannot be read may have been flushed.
     pub(super) damage: Option<Error>,
 }
 
@@ -208,6 +208,8 @@ impl Behind {
         while let Some(page) = self.next(&mut scan)? {
             durable = durable.max(page.head.durable);
         }
+        // Of a set in use the end is known.
+        let mut unread = scan.unread_end().filter(|_| self.end.is_none());
         let damage = match self.end {
             Some(end) if scan.at != end => Some(scan.missing()),
             Some(_) => None,
@@ -220,8 +222,18 @@ impl Behind {
         let mut survey = Survey { barriers: Vec::new(), end: self.from, rest_blocks: 0, damage };
         let mut scan = self.scan();
         while let Some(page) = self.next(&mut scan)? {
-            if page.head.number >= durable && !self.has_data(&page)? {
-                break;
+            if page.head.number >= durable {
+                match self.look_for_data(&page)? {
+                    Data::There => {}
+                    Data::Cut => {
+                        unread = None;
+                        break;
+                    }
+                    Data::Unread(error) => {
+                        unread = Some(error);
+                        break;
+                    }
+                }
             }
             if !page.head.is_partial {
                 survey.end = scan.at;
@@ -233,6 +245,7 @@ impl Behind {
                 survey.barriers.push((barrier, scan.at));
             }
         }
+        survey.damage = survey.damage.or(unread);
         Ok(survey)
     }
 
@@ -329,8 +342,8 @@ impl Behind {
     }
 
     /// Whether all data of a page is there, or can be made good.
-    fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        has_data(&self.rings, page, |block, kept, _| Ok(is_good(block, kept.sum)))
+    fn look_for_data(&self, page: &Page) -> Result<Data, Error> {
+        look_for_data(&self.rings, page, |block, kept, _| Ok(is_good(block, kept.sum)))
     }
 }
 

@@ -12,6 +12,7 @@ use super::device::{Flashlog, Options, Order};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
 use super::kept::Looked;
 use super::labels::Labelled;
+use super::open::{End, Found};
 use super::ring::{Area, Rings};
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
@@ -64,14 +65,27 @@ struct Joining {
     blocks: u64,
     /// Blocks that it had lost, of what it keeps.
     looked: Looked,
+    /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
+    is_end_unread: bool,
 }
 
 impl Alone {
     /// Gives main the log that it had.
     pub(super) fn join(&self, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened, Attached), Error> {
+        self.join_as(log, options, false)
+    }
+
+    /// The same. Something at the end of the log could not be read, and may be on main, so that nobody knows what the backup lacks.
+    pub(super) fn join_as(
+        &self,
+        log: Arc<dyn Device>,
+        options: &Options,
+        is_end_unread: bool,
+    ) -> Result<(Flashlog, Opened, Attached), Error> {
         let mut joining = self.begin_joining(log, options)?;
+        joining.is_end_unread |= is_end_unread;
         let is_kept = joining.log.label.backup != Uuid::NONE;
-        let mut has_room = is_kept;
+        let mut has_room = is_kept && !joining.is_end_unread;
         let mut lacking = self.take_since();
         for _ in 0..PASSES_MOST {
             if !has_room || lacking.marked_blocks() <= REST_BLOCKS {
@@ -180,7 +194,7 @@ impl Alone {
             label.damage.log_tells = false;
         })?;
         let log_tells = has_kept && before.damage.log_tells;
-        let opened = Flashlog::put_together(Arc::clone(&main), log, options, Some(log_tells));
+        let opened = Flashlog::put_together(Arc::clone(&main), log, options, End::Joined { tells: log_tells });
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let newest = Labelled::read(Arc::clone(&main), Role::Main);
@@ -214,14 +228,24 @@ impl Alone {
         let of_main = self.marks.lock().labels.label.clone();
         judge(&of_main, &self.main, &log)?;
         // A copy from before, or one that has lost what was flushed, has not got so far.
-        log.label.durable = log.label.durable.max(of_main.durable);
+        let durable = of_main.durable;
+        log.label.durable = log.label.durable.max(durable);
         let main = Labelled { device: Arc::clone(&self.main), label: of_main };
         let probe = Flashlog::assemble(main, log, options)?;
-        let (last, _) = probe.find_end()?;
+        let Found { last, unread, .. } = probe.find_end()?;
         let (next, label) = {
             let head = probe.head.lock();
             (head.next, head.labels.label.clone())
         };
+        // If main knows how far the log was durable, its map has what was behind that.
+        let unread = unread.filter(|_| durable == 0);
+        if let Some(error) = &unread {
+            tracing::warn!(
+                device = probe.rings.device.name(),
+                %error,
+                "the end of the log cannot be read: the next backup compares everything"
+            );
+        }
         // Pages before this one were on main when the last was written. What the log has behind that may not be what main has.
         let on_main = last.as_ref().filter(|head| head.generation > label.rebuilt).map_or(0, |head| head.applied);
         let mut behind = Regions::none(self.blocks);
@@ -254,7 +278,18 @@ impl Alone {
         }
         let generation = self.marks.lock().labels.label.generation + 1;
         let rings = Rings { device: Arc::clone(&log.device), areas: log.label.areas };
-        Ok(Joining { log, rings, next, start: next, tail, barrier, generation, blocks: 0, looked })
+        Ok(Joining {
+            log,
+            rings,
+            next,
+            start: next,
+            tail,
+            barrier,
+            generation,
+            blocks: 0,
+            looked,
+            is_end_unread: unread.is_some(),
+        })
     }
 }
 
@@ -339,8 +374,10 @@ impl Joining {
 
     /// What the backup lacks, if the log lets go of everything that it had.
     fn map_of_all(&self, alone: &Alone) -> Result<Regions, Error> {
-        let (map, _) = regions_between(&self.rings, &self.log.label, self.tail, self.start)?;
-        let mut map = map.of_larger(alone.blocks);
+        let mut map = match self.is_end_unread {
+            true => Regions::all(alone.blocks),
+            false => regions_between(&self.rings, &self.log.label, self.tail, self.start)?.0.of_larger(alone.blocks),
+        };
         let from = match self.log.read_map()? {
             Some(before) => {
                 map.add(&before);

@@ -100,6 +100,8 @@ pub struct Options {
     /// Beside that a backup needs some 40 MiB, and 40 bytes for each 510 blocks that it changes; a step over damage in the log, or one that has no
     /// room in the staging area and no state in between, 48 bytes for each block of the log at most, as a [`Past`](super::Past) does.
     pub index_blocks: u64,
+    /// If what is at the end of the log cannot be read, and may be something that was answered and that main does not have: it is given up.
+    pub drop_later: bool,
     /// The clock, for times in the log.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
     /// Asynchronous mode: when a thread that serves main has it catch up, beside when a bound is near.
@@ -119,6 +121,7 @@ impl Default for Options {
             gather_blocks: 256,
             memory_blocks: 16_384,
             index_blocks: 1 << 20,
+            drop_later: false,
             now: Arc::new(SystemTime::now),
             catch_up: CatchUp::default(),
             timer: Arc::new(RealTimer::default()),
@@ -224,7 +227,10 @@ impl Flashlog {
     /// As for [`Device::flush`].
     pub fn close(&self) -> Result<(), Error> {
         self.latch.check(&self.name, Operation::Flush, None, 0)?;
-        self.heed(self.settle_with(|head| self.begin_generation(head)))
+        self.heed(self.settle_with(|head| {
+            self.begin_generation(head)?;
+            self.say_closed(head)
+        }))
     }
 
     /// Brings main up to what is durable in the log. In asynchronous mode this is when main is active.

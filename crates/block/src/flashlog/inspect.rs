@@ -13,10 +13,8 @@ use std::sync::Arc;
 /// What a device of a set is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// In order, or the set is in use.
+    /// In order, or the set is in use, or is being opened.
     Open,
-    /// A log that is being opened, or whose opening was cut off.
-    Opening,
     /// A main that is between two states: it can be used with its log only.
     CatchingUp,
     /// A main that has gone on without its log.
@@ -99,7 +97,9 @@ pub fn damaged_pages(log: Arc<dyn Device>) -> Result<Option<Error>, Error> {
     let rings = Rings { device: Arc::clone(&log.device), areas: label.areas };
     let mut scan = Scan::new(&rings, label, label.tail, false).without_mending();
     while scan.next()?.is_some() {}
-    match scan.verify_end() {
+    // An opening is refused then, or compares everything.
+    let unread = scan.unread_end();
+    match scan.verify_end().and_then(|()| unread.map_or(Ok(()), Err)) {
         Err(damage @ (Error::Damaged { .. } | Error::MissingPages { .. })) => {
             let now = Labelled::read(Arc::clone(&log.device), Role::Log)?;
             Ok((now.label.sequence == label.sequence).then_some(damage))
@@ -113,8 +113,7 @@ impl Inspected {
         Inspected {
             role: label.role,
             condition: match label.state {
-                State::Open => Condition::Open,
-                State::Opening => Condition::Opening,
+                State::Open | State::Opening => Condition::Open,
                 State::CatchingUp => Condition::CatchingUp,
                 State::Alone => Condition::Alone,
                 State::Copying => Condition::Copying,

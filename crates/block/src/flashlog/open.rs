@@ -1,6 +1,7 @@
 //! Putting a set together again: who the devices are, where the log ends, and what main still needs.
 
 use super::Error;
+use super::alone::Alone;
 use super::append::Head;
 use super::catch_up::{MainSide, Pace};
 use super::chunk::zero_sum;
@@ -9,7 +10,7 @@ use super::fetch::Fetching;
 use super::format::{Label, Of, Page, PageHead, Regions, Role, State, Uuid};
 use super::labels::Labelled;
 use super::ring::Rings;
-use super::scan::{Scan, has_data};
+use super::scan::{Data, Scan, look_for_data};
 use super::stages::{Knowledge, Place, Stage, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
@@ -28,8 +29,41 @@ pub struct Opened {
     pub blocks: u64,
     /// Pages behind the end that were there without all of their data: a power cut took it.
     pub cut_pages: u64,
+    /// The end of the log could not be read. Main has what it had, or what the log has in front of that; the log began anew, and the next backup
+    /// compares everything.
+    pub is_end_unread: bool,
     /// Blocks that the log keeps for a backup and that were damaged there; they are good again.
     pub mended_blocks: u64,
+}
+
+/// What is known of a log's end, before it is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// Nothing but what label and pages say.
+    Open,
+    /// All that was flushed is in front of what cannot be read; or that is given up.
+    Known,
+    /// The same: the log has come to a main that was alone. Whether it tells of the blocks of main that are damaged.
+    Joined { tells: bool },
+}
+
+impl End {
+    fn joined(self) -> Option<bool> {
+        match self {
+            End::Joined { tells } => Some(tells),
+            End::Open | End::Known => None,
+        }
+    }
+}
+
+/// Where a log ends.
+pub(super) struct Found {
+    /// The last page before the end.
+    pub(super) last: Option<PageHead>,
+    /// How many behind it are cut off.
+    cut_pages: u64,
+    /// What is behind it cannot be read, so that nobody knows whether it was flushed.
+    pub(super) unread: Option<Error>,
 }
 
 impl Flashlog {
@@ -38,24 +72,36 @@ impl Flashlog {
     ///
     /// # Errors
     /// [`Error`] tells which device cannot be used, and why. What main has got of the log until then is whole, or main says that it is a
-    /// mixture: the next opening begins with it again.
+    /// mixture: the next opening begins with it again. [`Error::Damaged`] also if the end of the log cannot be read, so that nobody knows whether
+    /// there is something that was flushed, and main may lack what was answered: then [`Options::drop_later`] gives it up.
     pub fn open(main: Arc<dyn Device>, log: Arc<dyn Device>, options: &Options) -> Result<(Flashlog, Opened), Error> {
-        Self::put_together(main, log, options, None)
+        Self::put_together(main, log, options, End::Open)
     }
 
-    /// The same. If the log has come to a main that was alone: with whether it tells of the blocks of main that are damaged.
+    /// The same.
     pub(super) fn put_together(
         main: Arc<dyn Device>,
         log: Arc<dyn Device>,
         options: &Options,
-        joined: Option<bool>,
+        known: End,
     ) -> Result<(Flashlog, Opened), Error> {
+        let (of_main, of_log) = (Arc::clone(&main), Arc::clone(&log));
         let main = Labelled::read(main, Role::Main)?;
         let log = Labelled::read(log, Role::Log)?;
         judge(&main, &log)?;
+        // In synchronous mode main has what was answered.
+        let is_behind = main.label.is_asynchronous || main.label.state != State::Open;
         let flashlog = Self::assemble(main, log, options)?;
-        let mut opened = flashlog.recover()?;
-        opened.mended_blocks = flashlog.open_kept(joined)?;
+        let end = flashlog.find_end()?;
+        if let (End::Open, Some(unread)) = (known, &end.unread) {
+            drop(flashlog);
+            if is_behind && !options.drop_later {
+                return Err(unread.clone());
+            }
+            return Self::begin_anew(of_main, of_log, options, (unread, is_behind));
+        }
+        let mut opened = flashlog.recover(&end)?;
+        opened.mended_blocks = flashlog.open_kept(known.joined())?;
         flashlog.find_dirty();
         // There is one to tell from now on, whatever the devices do.
         flashlog.status();
@@ -93,6 +139,7 @@ impl Flashlog {
                     keep: (log.label.backup != Uuid::NONE).then_some(log.label.tail),
                     labels: log,
                     is_unflushed: false,
+                    is_closed: false,
                     is_unmarked: false,
                     is_sealed: true,
                     barrier: 0,
@@ -117,11 +164,37 @@ impl Flashlog {
         })
     }
 
-    fn recover(&self) -> Result<Opened, Error> {
-        let (last, cut_pages) = self.find_end()?;
+    /// Opens a set of whose log the end cannot be read. Main may have what was there, as it was answered. So it gets what the log has in front of
+    /// that only if it may lack it (`is_behind`), as older versions would come over newer ones; then it is alone for a moment, and the log begins
+    /// anew, with everything to be compared by the next backup.
+    fn begin_anew(
+        main: Arc<dyn Device>,
+        log: Arc<dyn Device>,
+        options: &Options,
+        (unread, is_behind): (&Error, bool),
+    ) -> Result<(Flashlog, Opened), Error> {
+        let device = log.name();
+        tracing::error!(
+            device,
+            error = %unread,
+            is_behind,
+            "the end of the log cannot be read: the log begins anew, and the next backup compares everything"
+        );
+        let mut opened = Opened::default();
+        if is_behind {
+            let (set, brought) = Self::put_together(Arc::clone(&main), Arc::clone(&log), options, End::Known)?;
+            set.settle()?;
+            opened = brought;
+        }
+        let (set, joined, _) = Alone::open(main, options, true)?.join_as(log, options, true)?;
+        Ok((set, Opened { generation: joined.generation, is_end_unread: true, ..opened }))
+    }
+
+    fn recover(&self, end: &Found) -> Result<Opened, Error> {
+        let Found { last, cut_pages, .. } = end;
         let rebuilt = self.head.lock().labels.label.rebuilt;
         let needed = last.as_ref().filter(|head| head.generation > rebuilt).map_or(0, |head| head.applied);
-        let mut opened = Opened { cut_pages, ..Opened::default() };
+        let mut opened = Opened { cut_pages: *cut_pages, ..Opened::default() };
         {
             let mut head = self.head.lock();
             head.barrier = head.labels.label.barrier;
@@ -133,12 +206,12 @@ impl Flashlog {
             self.begin_generation(&mut head).map_err(|Failure { error, .. }| error)?;
             opened.generation = head.labels.label.generation;
         }
-        let (label, end) = {
+        let (label, next) = {
             let head = self.head.lock();
             (head.labels.label.clone(), head.next)
         };
         let mut scan = self.scan(&label);
-        while scan.at.page < end.page {
+        while scan.at.page < next.page {
             let page = scan.next_there()?;
             if page.head.number < needed {
                 continue;
@@ -173,9 +246,8 @@ impl Flashlog {
         Scan::new(&self.rings, label, label.applied, self.options.order == Order::AnyGeneration)
     }
 
-    /// The last page before the end, and how many behind it are cut off. Pages are read twice instead of being kept: there may be more
-    /// than memory has room for.
-    pub(super) fn find_end(&self) -> Result<(Option<PageHead>, u64), Error> {
+    /// Where the log ends. Pages are read twice instead of being kept: there may be more than memory has room for.
+    pub(super) fn find_end(&self) -> Result<Found, Error> {
         let mut head = self.head.lock();
         let label = head.labels.label.clone();
         let mut scan = self.scan(&label);
@@ -184,6 +256,7 @@ impl Flashlog {
             pages += 1;
             durable = durable.max(page.head.durable);
         }
+        let mut unread = scan.unread_end();
         scan.verify_end()?;
         // What has been flushed is there or damaged, which shows when it is read. Of the rest, data may be missing.
         let mut scan = self.scan(&label);
@@ -191,19 +264,30 @@ impl Flashlog {
         head.next = scan.at;
         while pages > 0 {
             let page = scan.next_there()?;
-            if page.head.number >= durable && !self.has_data(&page)? {
-                break;
+            if page.head.number >= durable {
+                match self.look_for_data(&page)? {
+                    Data::There => {}
+                    Data::Cut => {
+                        // A power cut took it, so none of what is behind it was flushed.
+                        unread = None;
+                        break;
+                    }
+                    Data::Unread(error) => {
+                        unread = Some(error);
+                        break;
+                    }
+                }
             }
             head.is_unmarked = !page.head.is_barrier && (head.is_unmarked || page.blocks() > 0);
             (head.next, last) = (scan.at, Some(page.head));
             pages -= 1;
         }
-        Ok((last, pages))
+        Ok(Found { last, cut_pages: pages, unread })
     }
 
     /// Whether all data of a page is there.
-    fn has_data(&self, page: &Page) -> Result<bool, Error> {
-        has_data(&self.rings, page, |block, kept, position| {
+    fn look_for_data(&self, page: &Page) -> Result<Data, Error> {
+        look_for_data(&self.rings, page, |block, kept, position| {
             match self.verify_or_mend(block, kept.address, kept.sum, position) {
                 Ok(()) => Ok(true),
                 Err(Failure { error: crate::Error::Damaged { .. }, .. }) => Ok(false),
@@ -241,6 +325,7 @@ impl Flashlog {
         // An opening that was cut off has given main its generation or not, and nothing is of it yet: it is taken again, so that main
         // is never behind by more than one.
         let was_opening = head.labels.label.state == State::Opening;
+        head.is_closed = false;
         let generation = head.labels.label.generation + u64::from(!was_opening);
         let is_asynchronous = self.options.mode == Mode::Asynchronous;
         let begun = head.labels.write(|label| {
@@ -258,6 +343,30 @@ impl Flashlog {
         followed.map_err(Failure::of(Side::Main))?;
         let begun = head.labels.write(|label| label.state = State::Open);
         head.note(begun.map_err(Failure::of(Side::Log)))
+    }
+
+    /// The log's label begins the generation that the next opening takes, of which there is no page: what cannot be read behind the end is nothing
+    /// then.
+    pub(super) fn say_closed(&self, head: &mut Head) -> Result<(), Failure> {
+        let closed = head.labels.write(|label| {
+            label.state = State::Opening;
+            label.generation += 1;
+        });
+        head.note(closed.map_err(Failure::of(Side::Log)))?;
+        head.is_closed = true;
+        Ok(())
+    }
+
+    /// The set is used on: before a page is written, the label says that there may be some.
+    pub(super) fn say_open(&self, head: &mut Head) -> Result<(), Failure> {
+        if !head.is_closed {
+            return Ok(());
+        }
+        // Main's generation.
+        let opened = head.labels.write(|label| (label.state, label.generation) = (State::Open, label.generation - 1));
+        head.note(opened.map_err(Failure::of(Side::Log)))?;
+        head.is_closed = false;
+        Ok(())
     }
 }
 

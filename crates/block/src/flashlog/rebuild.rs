@@ -140,8 +140,9 @@ pub fn rebuild_at(
             return Err(Error::Later { device: log.device.name().into(), later: Box::new(dropped) });
         }
         barrier = survey.barriers.iter().find(|(_, after)| *after == point).map(|(barrier, _)| *barrier);
-        // Pages from there on are of earlier generations than the label's, as those that an opening cuts off.
-        (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Open);
+        // Pages from there on are of earlier generations than the label's, as those that an opening cuts off; and none is of that one, so that
+        // what cannot be read there is nothing.
+        (end.generation, end.start, end.state) = (end.generation + 1, point.page, State::Opening);
         let next = survey.barriers.last().map_or(0, |(last, _)| last.number + 1);
         end.barrier = end.barrier.max(next);
         end.durable = end.durable.min(point.page);
@@ -163,11 +164,12 @@ pub fn rebuild_at(
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
     log.write(|label| {
+        // The opening takes the generation that is begun.
+        label.rebuilt = label.generation;
         (label.generation, label.start, label.state, label.barrier, label.durable) =
             (end.generation, end.start, end.state, end.barrier, end.durable);
         label.main = how.name;
         label.applied = of.applied;
-        label.rebuilt = end.generation;
     })?;
     Ok(Rebuilt { blocks: log.label.blocks, barrier, dropped, damaged })
 }

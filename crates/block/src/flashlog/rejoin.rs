@@ -10,7 +10,7 @@ use super::chunk::{Chunk, Zeros};
 use super::device::{Failure, Flashlog, Mode, Order, Side};
 use super::format::{Page, Point, Role};
 use super::labels::Labelled;
-use super::open::judge;
+use super::open::{End, judge};
 use super::ring::{Area, Rings};
 use super::stages::{Map, Place, Stage, Version};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Filter, Operation};
@@ -38,7 +38,8 @@ impl Flashlog {
                 main.failed.get_or_insert(failure);
                 head.labels.device = Arc::new(Gone { log: Arc::clone(&self.rings.device), cause: cause.clone() });
             }
-            Flashlog::open(Arc::clone(&main.labels.device), log, &self.options)?
+            // What was flushed is there, and what was not is in memory.
+            Flashlog::put_together(Arc::clone(&main.labels.device), log, &self.options, End::Known)?
         };
         self.tell_bad(&set);
         let lacking = self.lacked_by(&set)?;

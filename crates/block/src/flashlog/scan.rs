@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::at::Kept;
-use super::format::{Fault, Label, Page, Point, hex};
+use super::format::{Fault, Label, Page, Point, State, hex};
 use super::ring::{Area, Rings, Unread};
 use crate::{AlignedBuf, BLOCK_SIZE};
 use std::sync::Arc;
@@ -12,26 +12,44 @@ const READ_PAGES: u64 = 64;
 /// So far is looked behind the end for a page that says that there was more: 1 MiB.
 const LOOK_AHEAD_PAGES: u64 = 256;
 
+/// Of a page's data that nothing says was durable, what is there.
+pub(super) enum Data {
+    /// All of it.
+    There,
+    /// Some of it is another: it was not flushed.
+    Cut,
+    /// Some of it cannot be read, and nobody has it: it may have been flushed.
+    Unread(Error),
+}
+
 /// Whether all data of a page is there, each block as the caller judges it.
-pub(super) fn has_data(
+pub(super) fn look_for_data(
     rings: &Rings,
     page: &Page,
     mut is_good: impl FnMut(&mut [u8; BLOCK_SIZE], Kept, u64) -> Result<bool, crate::Error>,
-) -> Result<bool, Error> {
+) -> Result<Data, Error> {
+    let mut found = Data::There;
     for entry in &page.entries {
         if entry.sums().is_empty() {
             continue;
         }
         let mut bytes = AlignedBuf::zeroed(entry.sums().len() * BLOCK_SIZE);
-        rings.read_what_can_be(Area::Data, entry.data, &mut bytes)?;
+        let unread = rings.read_what_can_be(Area::Data, entry.data, &mut bytes)?;
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for ((block, kept), position) in blocks.iter_mut().zip(Kept::of(entry)).zip(entry.data..) {
-            if !is_good(block, kept, position)? {
-                return Ok(false);
+            if is_good(block, kept, position)? {
+                continue;
+            }
+            let Some(why) = unread.why(position) else { return Ok(Data::Cut) };
+            if let Data::There = found {
+                let got = format!("none ({why}), for block {} of the set", kept.address);
+                let fault = Fault::new("checksum of a block at the end of the log", hex(kept.sum), got);
+                let (device, block) = (rings.device.name().into(), rings.block(Area::Data, position));
+                found = Data::Unread(Error::Damaged { device, block, fault });
             }
         }
     }
-    Ok(true)
+    Ok(found)
 }
 
 /// Reads pages one after the other.
@@ -64,8 +82,7 @@ impl<'a> Scan<'a> {
 
     /// The next page; none at the end.
     pub(super) fn next(&mut self) -> Result<Option<Page>, Error> {
-        let used = self.at.page.checked_sub(self.label.tail.page);
-        if used.is_none_or(|used| used >= self.rings.areas.meta_blocks) {
+        if !self.has_room() {
             return Ok(None);
         }
         let found = *self.bytes(self.at.page)?;
@@ -79,6 +96,20 @@ impl<'a> Scan<'a> {
                 Point { page: page.head.number + 1, data: page.head.data + page.data_blocks(), previous: page.sum };
         }
         Ok(page)
+    }
+
+    /// Whether there is room for a next page.
+    fn has_room(&self) -> bool {
+        let used = self.at.page.checked_sub(self.label.tail.page);
+        used.is_some_and(|used| used < self.rings.areas.meta_blocks)
+    }
+
+    /// That the next page, at which this ends, cannot be read: nobody knows whether there is one. To be asked right after [`Scan::next`].
+    pub(super) fn unread_end(&self) -> Option<Error> {
+        // Of a generation that is only begun there are none: the set was closed.
+        let is_known = self.label.state == State::Opening && self.at.page >= self.label.start;
+        let is_unread = self.has_room() && !is_known && self.unread.why(self.at.page).is_some();
+        is_unread.then(|| self.missing())
     }
 
     /// The next page, which is known to be there.

@@ -94,10 +94,123 @@ fn a_main_is_made_anew_of_what_is_in_front_of_a_page_that_cannot_be_read_if_that
     assert!(refused >= 3);
 }
 
+/// A set whose server was killed after two flushes. The second one had a block of the first one anew, and one of its own. With what the set had
+/// after each, and where in the log the page of the second one is.
+fn killed(mode: Mode) -> (Set, [Vec<u8>; 2], u64) {
+    let (set, device) = Set::in_mode(mode);
+    for (number, value) in [(2, 500), (1, 600)] {
+        put(&device, number, value).unwrap();
+    }
+    device.flush().unwrap();
+    let before = contents(&device);
+    let pages: Vec<Vec<u8>> = META.map(|at| get(&*set.log, at)).collect();
+    for (number, value) in [(1, 700), (9, 800)] {
+        put(&device, number, value).unwrap();
+    }
+    device.flush().unwrap();
+    let states = [before, contents(&device)];
+    drop(device);
+    let page = META.zip(pages).find(|(at, before)| get(&*set.log, *at) != *before).unwrap().0;
+    (set, states, page)
+}
+
 #[test]
-fn at_the_end_it_is_taken_for_what_a_power_cut_left() {
-    let (set, states) = with_three(false, Mode::Synchronous);
-    assert!(make(&set, in_log(&set.log, 700), false).unwrap().0 == states[2]);
+fn a_page_at_the_end_that_cannot_be_read_is_no_power_cut_for_a_main_that_may_lack_it() {
+    let (set, states, page) = killed(Mode::Asynchronous);
+    for at in [page, in_log(&set.log, 700)] {
+        let log = Unreadable::at(&copy(&set.log), at);
+        let refused = Flashlog::open(copy(&set.main), log.clone(), &options(Mode::Asynchronous)).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { block, .. } if block == at), "{refused}");
+        assert!(refused.to_string().contains("os error 5"), "{refused}");
+        // Nor for whoever makes main anew, or looks at the last state; until that is given up.
+        let refused = make(&set, at, false).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::Damaged { block, .. } if block == at), "{refused}");
+        let past = Past::open(copy(&set.backup), log.clone(), At::Now).map(drop).unwrap_err();
+        assert!(past.to_string().contains("os error 5"), "{past}");
+        let (made, rebuilt) = make(&set, at, true).unwrap();
+        assert!(made == states[0] && rebuilt.dropped.is_damaged);
+        // Without a backup: the set goes on without it, and tells the next backup of everything.
+        let (main, backup) = (copy(&set.main), copy(&set.backup));
+        let how = Options { drop_later: true, ..options(Mode::Asynchronous) };
+        let (device, opened) = Flashlog::open(main.clone(), log.clone(), &how).unwrap();
+        assert!(contents(&device) == states[0] && opened.is_end_unread);
+        assert_eq!(device.status().changed_blocks, BLOCKS, "nobody knows what the backup lacks");
+        put(&device, 3, 900).unwrap();
+        device.flush().unwrap();
+        let now = contents(&device);
+        drop(device);
+        let (device, _) = Flashlog::open(main, log, &options(Mode::Asynchronous)).unwrap();
+        device.backup(backup.clone()).unwrap();
+        assert!(contents(&device) == now && contents(&*backup) == now);
+    }
+}
+
+#[test]
+fn what_main_has_and_the_log_does_not_tell_any_more_is_neither_lost_nor_missing_on_the_next_backup() {
+    let (set, states, page) = killed(Mode::Synchronous);
+    // Main is as if a later page, which is lost as well, had changed the block: it cannot make the log's good.
+    let (ahead, _, _) = killed(Mode::Synchronous);
+    put(&*ahead.main, 1, 701).unwrap();
+    let mut latest = states[1].clone();
+    latest[BLOCK_SIZE..2 * BLOCK_SIZE].copy_from_slice(&block(701));
+    for (set, at, expected) in [(&set, page, &states[1]), (&ahead, in_log(&ahead.log, 700), &latest)] {
+        for mode in [Mode::Synchronous, Mode::Asynchronous] {
+            let [main, below, backup] = [&set.main, &set.log, &set.backup].map(copy);
+            let log = Unreadable::at(&below, at);
+            let (device, _) = Flashlog::open(main.clone(), log.clone(), &options(mode)).unwrap();
+            assert!(contents(&device) == *expected, "{mode:?}, block {at}");
+            assert_eq!(device.status().changed_blocks, BLOCKS, "{mode:?}, block {at}");
+            put(&device, 3, 900).unwrap();
+            device.flush().unwrap();
+            drop(device);
+            let (device, _) = Flashlog::open(main.clone(), log, &options(mode)).unwrap();
+            device.backup(backup.clone()).unwrap();
+            let now = contents(&device);
+            assert!(contents(&*backup) == now && device.status().changed_blocks == 0, "{mode:?}, block {at}");
+            put(&device, 4, 901).unwrap();
+            device.settle().unwrap();
+            let now = contents(&device);
+            drop(device);
+            let made = made_anew(&Set { main, log: below, backup });
+            assert!(made == now, "{mode:?}, block {at}");
+        }
+        // The log that comes back to a main that went on alone.
+        let alone =
+            Lasting::open_alone(copy(&set.main), &options(Mode::Synchronous), Policy::default(), false).unwrap();
+        alone.attach_log(Unreadable::at(&copy(&set.log), at)).unwrap();
+        assert_eq!(alone.status().0.changed_blocks, BLOCKS);
+    }
+}
+
+#[test]
+fn what_is_behind_the_end_of_a_log_that_was_closed_need_not_be_readable() {
+    let (set, device) = Set::in_mode(Mode::Asynchronous);
+    for round in 0..3 {
+        put(&device, 1, 500 + round).unwrap();
+        device.close().unwrap();
+        if round == 0 {
+            // It can be used on.
+            put(&device, 2, 600).unwrap();
+            device.flush().unwrap();
+        }
+    }
+    let (now, end) = (contents(&device), device.head.lock().next.page);
+    drop(device);
+    let log = Unreadable::at(&set.log, META.start + end);
+    let (device, _) = Flashlog::open(set.main.clone(), log.clone(), &options(Mode::Asynchronous)).unwrap();
+    assert!(contents(&device) == now && device.status().changed_blocks == 0);
+    // Nothing was written: nobody knows that.
+    drop(device);
+    assert!(Flashlog::open(copy(&set.main), log.clone(), &options(Mode::Asynchronous)).is_err());
+    // It is written over.
+    log.at.store(u64::MAX, Ordering::Relaxed);
+    let (device, _) = Flashlog::open(set.main.clone(), log, &options(Mode::Asynchronous)).unwrap();
+    device.close().unwrap();
+    put(&device, 3, 700).unwrap();
+    device.flush().unwrap();
+    let now = contents(&device);
+    drop(device);
+    assert!(contents(&set.reopen()) == now, "what was written after a closing");
 }
 
 #[test]

@@ -469,7 +469,6 @@ impl DeviceReport {
 fn condition_name(condition: Condition) -> &'static str {
     match condition {
         Condition::Open => "open",
-        Condition::Opening => "opening",
         Condition::CatchingUp => "catching-up",
         Condition::Alone => "alone",
         Condition::Copying => "copying",

@@ -178,7 +178,7 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::Busy { .. } => "try again when that is done",
         Error::TooSmall { .. } => "use a larger device",
         Error::Damaged { .. } | Error::MissingPages { .. } => {
-            "if it is the log: rebuild --drop-later goes on with what is in front of it; serve --without-log with main as it is"
+            "if it is the log: rebuild --drop-later goes on with what is in front of it; so does catch-up --drop-later without a backup, if it is the log's end that cannot be read; serve --without-log with main as it is"
         }
         _ => return Failure::new(words),
     };

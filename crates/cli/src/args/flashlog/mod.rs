@@ -413,6 +413,9 @@ pub(crate) struct FlashlogWhich {
 pub(crate) struct FlashlogCatchUp {
     #[command(flatten)]
     pub(crate) which: FlashlogWhich,
+    /// What is at the log's end and cannot be read may go
+    #[arg(long, requires = "log")]
+    pub(crate) drop_later: bool,
 }
 
 #[derive(Args, Debug)]

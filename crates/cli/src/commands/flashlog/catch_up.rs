@@ -2,7 +2,7 @@
 
 use super::attach::{devices_of, server_of};
 use crate::args::FlashlogCatchUp;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::flashlog::catch_up::CatchUpReport;
 use crate::flashlog::sets;
 use crate::output::{Format, print};
@@ -20,13 +20,17 @@ fn catch_up(arguments: &FlashlogCatchUp) -> Result<CatchUpReport> {
     let server = server_of(which)?;
     let _shown = Progress::unknown("bringing main up to date");
     if let Some(server) = server {
-        return server.catch_up();
+        return match arguments.drop_later {
+            true => Err(Failure::usage("the set is in use, so that nothing of its log is to be given up")),
+            false => server.catch_up(),
+        };
     }
     let (main, log) = devices_of(which)?;
     // The next opening is as the last one was.
-    let options = Options { mode: sets::look_for_label(main)?.mode, ..Options::default() };
+    let (mode, drop_later) = (sets::look_for_label(main)?.mode, arguments.drop_later);
+    let options = Options { mode, drop_later, ..Options::default() };
     let (set, opened) = sets::open(main, log, &options)?;
     let behind_blocks = if options.mode == Mode::Asynchronous { set.behind_blocks() } else { opened.blocks };
     set.close().map_err(stack::says)?;
-    Ok(CatchUpReport::of(&set, behind_blocks))
+    Ok(CatchUpReport::of(&set, behind_blocks, opened.is_end_unread))
 }
