@@ -519,8 +519,39 @@ mod tests {
     }
 
     fn report(status: &Status, backing_up: bool) -> SetReport {
+        report_with(status, Protection::Protected, backing_up)
+    }
+
+    fn report_with(status: &Status, protection: Protection, backing_up: bool) -> SetReport {
         let served = Served { main: "m", log: "l", backing_up, read_only: false, uris: &[] };
-        SetReport::lasting(&(status.clone(), Protection::Protected), &served)
+        SetReport::lasting(&(status.clone(), protection), &served)
+    }
+
+    /// What each place of the policy's table comes to, as `holdfast_block`'s tests of it have it.
+    #[test]
+    fn a_device_that_has_failed_is_told_as_long_as_something_is_amiss() {
+        let troubled = |trouble: Trouble| Status { troubles: vec![(Role::Log, trouble)], ..status() };
+        let waited = Trouble { waiting_since: Some(UNIX_EPOCH), ..Trouble::default() };
+        let unread = Trouble { failed_reads: 3, unread_blocks: 2, ..Trouble::default() };
+        let over = Trouble { returns: 1, mended_reads: 2, failed_reads: 3, ..Trouble::default() };
+        let device = "l".into();
+        let cause = holdfast_block::Error::Unsuitable { device, reason: "it has failed" };
+        let alone = Protection::Alone { since: 7, time: None, changed_blocks: 1 };
+        for (status, protection, told) in [
+            (troubled(waited), Protection::Protected, Some("the log device has gone, and is waited for since 1970")),
+            (troubled(unread), Protection::Protected, Some("8.00 KiB of the log device could not be read")),
+            (troubled(over), Protection::Protected, None),
+            (status(), Protection::Stopped { cause }, Some("no changes are taken: ")),
+            (status(), alone, Some("main is without a log since generation 7")),
+        ] {
+            let report = report_with(&status, protection, false);
+            assert_eq!(report.protected, told.is_none(), "{report:?}");
+            let words = report.words();
+            assert!(
+                words.contains(&told.map_or("protected: ".into(), |told| format!("NOT PROTECTED: {told}"))),
+                "{words}"
+            );
+        }
     }
 
     #[test]
