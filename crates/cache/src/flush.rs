@@ -10,10 +10,12 @@ use crate::ranges::Missing;
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
-    AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey, ObjectStore, Op,
-    PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
+    Arena, AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey,
+    ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, PageSource, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Pages handed down at a time: 16 MiB, so that reads get their turn in between.
@@ -29,6 +31,8 @@ pub(crate) struct Written {
     pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
     /// Pages that operations should have changed which were passed over.
     passed_over: Vec<(ObjectId, PageIndex)>,
+    /// Pages that copies have lost.
+    lost: Vec<(ObjectId, Range<PageIndex>)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
 }
@@ -202,6 +206,8 @@ impl Cache {
         let mut passed_over = std::mem::take(&mut written.passed_over);
         passed_over.retain(|page| !written.identities.contains_key(page));
         written.passed_over = still_passed_over(&*self.store, self.domain, passed_over)?;
+        let lost = std::mem::take(&mut written.lost);
+        written.passed_over.extend(still_lost(&*self.store, &self.arena, self.domain, lost)?);
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
@@ -290,6 +296,7 @@ impl Cache {
         written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
         written.rejected.extend(applied.rejected);
         written.passed_over.extend(applied.passed_over);
+        written.lost.extend(applied.lost);
         batch.ops.clear();
         Ok(())
     }
@@ -310,6 +317,25 @@ pub(crate) fn still_passed_over(
             Ok(_) | Err(Error::Corrupt(_)) => still.push((object, page)),
             Err(error) => return Err(error),
         }
+    }
+    Ok(still)
+}
+
+/// Of pages that copies have lost, the first of each run that still is.
+pub(crate) fn still_lost(
+    store: &dyn ObjectStore,
+    arena: &Arc<Arena>,
+    domain: DomainId,
+    lost: Vec<(ObjectId, Range<PageIndex>)>,
+) -> Result<Vec<(ObjectId, PageIndex)>> {
+    let mut still = Vec::new();
+    let mut frame: Vec<_> = arena.allocate().into_iter().collect();
+    for (object, mut pages) in lost {
+        let is_lost = |page: &PageIndex| match store.read(ObjectKey { domain, object }, *page, &mut frame) {
+            Ok(found) => !matches!(found[..], [PageSource::Data { .. } | PageSource::Hole]),
+            Err(error) => !matches!(error, Error::NoObject(_)),
+        };
+        still.extend(pages.find(is_lost).map(|page| (object, page)));
     }
     Ok(still)
 }

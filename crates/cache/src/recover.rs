@@ -1,7 +1,7 @@
 //! Opening: the intent log is replayed on the last recovery point, and the result becomes a recovery point.
 
 use crate::counters::Counters;
-use crate::flush::still_passed_over;
+use crate::flush::{still_lost, still_passed_over};
 use crate::frozen;
 use crate::lab_attributes::FrozenStrikes;
 use crate::session::Sessions;
@@ -180,7 +180,8 @@ fn replay(
         let is_at = |page: &(ObjectId, PageIndex)| applied.written.iter().any(|(id, index, _)| page == &(*id, *index));
         passed_over.retain(|page| !is_at(page));
         let passed_over = still_passed_over(store, batch.domain, passed_over)?;
-        for (id, index) in applied.rejected.into_iter().chain(passed_over) {
+        let lost = still_lost(store, arena, batch.domain, applied.lost)?;
+        for (id, index) in applied.rejected.into_iter().chain(passed_over).chain(lost) {
             // An object under a tree block that cannot be read; the others are replayed all the same.
             recovered.lost.push((id, index));
             tracing::error!(object = id.0, index, "a synced page could not be replayed");

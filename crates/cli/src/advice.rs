@@ -152,6 +152,8 @@ impl Found<'_> {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
             FindingKind::BadCopy | FindingKind::Unreadable if self.is_named_twice(finding) => Remedy::LeaveAlone,
+            // A snapshot reaches the block.
+            FindingKind::UnusedReferences if self.bitmap == BitmapRemedy::NotNeeded => Remedy::DeleteSnapshot,
             FindingKind::FreeEntry | FindingKind::UnusedReferences => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,

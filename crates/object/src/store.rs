@@ -57,8 +57,10 @@ pub struct Applied {
     /// not written either, and reading them or seeking there gives the error.
     pub rejected: Vec<(ObjectId, PageIndex)>,
     /// Of each other operation that is passed over, or done in part, as it would have to change such a place: one page there. What follows may have made it
-    /// superfluous; if not, seeking there gives the error, or finds the page. Of a copy that has lost pages, as metadata of its source is damaged, the first.
+    /// superfluous; if not, seeking there gives the error, or finds the page.
     pub passed_over: Vec<(ObjectId, PageIndex)>,
+    /// Pages of copies that are lost, as metadata of the source is damaged there. What follows may have replaced or removed them.
+    pub lost: Vec<(ObjectId, Range<PageIndex>)>,
     /// Pages written, with the identity of the block that now holds them.
     pub written: Vec<(ObjectId, PageIndex, BlockIdentity)>,
 }

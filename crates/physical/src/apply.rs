@@ -310,7 +310,7 @@ impl Module {
             Op::Copy { source, source_first, target_first, pages, size_min, .. } => {
                 let source = ObjectKey { domain: batch.domain, object: *source };
                 let lost = self.copy(source, *source_first, key, *target_first, *pages, epoch)?;
-                applied.passed_over.extend(lost.map(|page| (id, page)));
+                applied.lost.extend(lost.into_iter().map(|pages| (id, pages)));
                 self.change(key, epoch, |_, record| {
                     record.attributes.size = record.attributes.size.max(*size_min);
                     Ok(())

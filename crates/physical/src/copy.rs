@@ -6,12 +6,13 @@ use crate::format::{BlockPointer, POINTERS, Record};
 use crate::module::Module;
 use crate::tree::Trees;
 use holdfast_object::{Epoch, Error, ObjectKey, PageIndex, Result, Seek, Side};
+use std::ops::Range;
 
 /// Pages whose pointers are shared under one lock.
 const COPY_PIECE: u64 = 1 << 12;
 
 impl Module {
-    /// Pages of the source under a tree block of it that cannot be read are lost in the target. The first of them.
+    /// Pages of the source under a tree block of it that cannot be read are lost in the target, and told.
     pub(crate) fn copy(
         &self,
         source: ObjectKey,
@@ -20,42 +21,48 @@ impl Module {
         target_first: PageIndex,
         pages: u64,
         epoch: Epoch,
-    ) -> Result<Option<PageIndex>> {
-        let (mut done, mut first_lost, mut lost) = (0, None, 0);
+    ) -> Result<Vec<Range<PageIndex>>> {
+        let (mut done, mut lost) = (0, Vec::new());
         while done < pages {
             let (from, to, left) = (source_first + done, target_first + done, pages - done);
-            let (count, is_lost) = self.change(target, epoch, |trees, record| {
+            done += self.change(target, epoch, |trees, record| {
                 let of_source = trees.get(&self.base, source)?;
                 let next = trees.seek(&self.base, source, &of_source, from, Seek::Data);
                 let found = match next.map(|next| next.map_or(left, |next| next - from).min(left)) {
                     Ok(0) => trees.pages_now(&self.base, source, &of_source, from, COPY_PIECE.min(left) as usize),
                     Ok(gap) => {
                         trees.remove_pages(&self.base, target, record, to, to + gap)?;
-                        return Ok((gap, false));
+                        return Ok(gap);
                     }
                     Err(error) => Err(error),
                 };
-                let (pointers, is_lost) = match found {
-                    Ok(pointers) => (pointers, false),
-                    Err(error) => self.copied_past(trees, (source, &of_source), (from, left), &error, epoch)?,
+                let pointers = match found {
+                    Ok(pointers) => pointers,
+                    Err(error) => {
+                        let pointers = self.copied_past(trees, (source, &of_source), (from, left), &error, epoch)?;
+                        let is_lost = |pointer: &BlockPointer| *pointer == BlockPointer::lost(epoch, Side::Device);
+                        for (page, _) in (to..).zip(&pointers).filter(|(_, pointer)| is_lost(pointer)) {
+                            match lost.last_mut() {
+                                Some(Range { end, .. }) if *end == page => *end += 1,
+                                _ => lost.push(page..page + 1),
+                            }
+                        }
+                        pointers
+                    }
                 };
                 share(self, trees, target, record, to, &pointers, epoch)?;
-                Ok((pointers.len() as u64, is_lost))
+                Ok(pointers.len() as u64)
             })?;
-            if is_lost {
-                first_lost = first_lost.or(Some(to));
-                lost += count;
-            }
-            done += count;
         }
-        if lost > 0 {
-            tracing::error!(key = %source, to = %target, pages = lost, "pages of a copy are lost: tree blocks cannot be read");
+        if !lost.is_empty() {
+            let pages: u64 = lost.iter().map(|run| run.end - run.start).sum();
+            tracing::error!(key = %source, to = %target, pages, "pages of a copy are lost: tree blocks cannot be read");
         }
-        Ok(first_lost)
+        Ok(lost)
     }
 
     /// Pointers that a copy of these pages begins with, of which a tree block cannot be read (`error`): those in front of it, or what has been found of
-    /// it after all, or lost ones, up to its end; and whether they are these.
+    /// it after all, or lost ones, up to its end.
     fn copied_past(
         &self,
         trees: &Trees,
@@ -63,24 +70,23 @@ impl Module {
         (from, pages): (PageIndex, u64),
         error: &Error,
         epoch: Epoch,
-    ) -> Result<(Vec<BlockPointer>, bool)> {
+    ) -> Result<Vec<BlockPointer>> {
         // Of which nothing is asked for, it can be none of these.
         let bad = unreadable_pages(error, source).filter(|bad| bad.end > from).ok_or_else(|| error.clone())?;
         if bad.start > from {
             let count = (bad.start - from).min(pages).min(COPY_PIECE);
-            return Ok((trees.pages_now(&self.base, source, record, from, count as usize)?, false));
+            return trees.pages_now(&self.base, source, record, from, count as usize);
         }
         if bad.end - bad.start == POINTERS
             && let Some(found) = trees.pages_again(&self.base, source, record, (from, pages))?
         {
-            let is_lost = found.iter().any(|pointer| pointer.kind == PointerKind::LostOnDevice);
-            return Ok((found, is_lost));
+            return Ok(found);
         }
         let count = (bad.end - from).min(pages).min(COPY_PIECE);
         // Behind the end are zeros.
         let (end, lost) = (pages_of(record), BlockPointer::lost(epoch, Side::Device));
         let of_page = |page| if page < end { lost } else { BlockPointer::HOLE };
-        Ok(((from..from + count).map(of_page).collect(), from < end))
+        Ok((from..from + count).map(of_page).collect())
     }
 }
 

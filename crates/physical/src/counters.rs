@@ -3,7 +3,7 @@
 use holdfast_object::{Epoch, ObjectKey, StoreCounters};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most blocks without a good copy, or with remains, that are told apart; more are not counted.
 const BLOCKS_MAX: usize = 1 << 16;
@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     unrepaired: Mutex<FxHashSet<u64>>,
     /// Objects of which one of these is a tree block; one more than [`BLOCKS_MAX`] if there are others.
     damaged: Mutex<FxHashSet<ObjectKey>>,
+    /// Metadata of the store's own was found without a good copy: nobody knows whose.
+    is_own_damaged: AtomicBool,
     /// Blocks with something in entries that are free.
     remains: Mutex<FxHashSet<u64>>,
     /// The last recovery point of which something was made anew.
@@ -117,8 +119,16 @@ impl Counters {
         }
     }
 
-    /// Whether a tree block of the object was found without a good copy, as far as that is known.
+    /// Metadata of the store's own was found without a good copy.
+    pub(crate) fn own_damaged(&self) {
+        self.is_own_damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a tree block of the object was found without a good copy, or something that may lead there, as far as that is known.
     pub(crate) fn may_be_damaged(&self, object: ObjectKey) -> bool {
+        if self.is_own_damaged.load(Ordering::Relaxed) {
+            return true;
+        }
         let damaged = self.damaged.lock();
         damaged.len() > BLOCKS_MAX || damaged.contains(&object)
     }

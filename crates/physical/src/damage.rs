@@ -12,6 +12,7 @@ use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record};
 use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock, read_copy};
 use crate::module::Module;
 use crate::named::{Answer, OnDevice};
+use crate::op_limits::check_limits;
 use crate::slots::{self, Limits};
 use crate::tree::{Path, Trees, span};
 use holdfast_object::{
@@ -22,8 +23,8 @@ use std::ops::Range;
 /// Most levels of a tree whose pages are counted while nobody else gets at the trees: 64 blocks are read for that.
 const COUNTED_LEVELS_MAX: u8 = 2;
 
-/// Pages above which tree blocks are read while the trees are held: 256 MiB of an object.
-const PROBED_PAGES: u64 = 1 << 16;
+/// Pages above which tree blocks are read while the trees are held: 64 of the lowest blocks, which are read at once.
+const PROBED_PAGES: u64 = 1 << 12;
 
 /// Whether the error says that a tree block of an object of a domain cannot be read.
 pub(crate) fn is_damage(error: &Error) -> bool {
@@ -376,9 +377,10 @@ impl Module {
 
     /// See [`holdfast_object::ObjectStore::check_way`].
     pub(crate) fn has_way(&self, domain: DomainId, op: &Op) -> Result<()> {
+        check_limits(op)?;
         if let Op::Copy { source, source_first, pages, .. } = *op {
             let key = ObjectKey { domain, object: source };
-            let found = self.probe_range(key, (source_first, source_first.saturating_add(pages)))?;
+            let found = self.probe_range(key, (source_first, source_first.saturating_add(pages)), true)?;
             found.into_iter().next().map_or(Ok(()), Err)?;
         }
         self.has_places(domain, op, &OnDevice::new(self.disk()))
@@ -409,10 +411,15 @@ impl Module {
         Ok(())
     }
 
-    /// Reads the tree blocks above these pages, in pieces, and says which cannot be read.
-    fn probe_range(&self, key: ObjectKey, (first, end): (PageIndex, PageIndex)) -> Result<Vec<Error>> {
+    /// Reads the tree blocks above these pages, in pieces, and says which cannot be read; if one is enough, those of a piece.
+    fn probe_range(
+        &self,
+        key: ObjectKey,
+        (first, end): (PageIndex, PageIndex),
+        is_one_enough: bool,
+    ) -> Result<Vec<Error>> {
         let (mut found, mut from) = (Vec::new(), first);
-        while from < end {
+        while from < end && (found.is_empty() || !is_one_enough) {
             let trees = self.trees();
             let Some(record) = trees.find(&self.base, key)? else { break };
             let end_here = end.min(span(record.levels));
@@ -431,7 +438,8 @@ impl Module {
         const PAGE: u64 = PAGE_SIZE as u64;
         // What cannot be read of the source is lost in the target: see `Module::copy`.
         if let Op::Copy { target: object, target_first, pages, .. } = *op {
-            return self.probe_range(ObjectKey { domain, object }, (target_first, target_first.saturating_add(pages)));
+            let pages = (target_first, target_first.saturating_add(pages));
+            return self.probe_range(ObjectKey { domain, object }, pages, false);
         }
         let trees = self.trees();
         let mut found = Vec::new();

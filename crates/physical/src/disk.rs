@@ -11,7 +11,7 @@ use crate::scribble::{Ambush, Cells};
 use holdfast_block::{Device, Error as BlockError, Read};
 use holdfast_guard::closed;
 use holdfast_integrity::Unverified;
-use holdfast_object::{Corruption, DeviceFault, Epoch, Error, ObjectKey, Place, Result};
+use holdfast_object::{Corruption, DeviceFault, DomainId, Epoch, Error, ObjectKey, Place, Result};
 use parking_lot::Mutex;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,13 +168,20 @@ impl Disk {
         if self.over.load(Ordering::Relaxed) {
             return;
         }
-        if let Error::Corrupt(corruption) = error
-            && let Some(object) = damaged_object(&corruption.place)
-        {
-            self.counters.damaged(object);
+        if let Error::Corrupt(corruption) = error {
+            self.note_damaged(&corruption.place);
         }
         if self.counters.unrepaired(address) {
             tracing::error!(%error, "a block has no good copy");
+        }
+    }
+
+    /// What is in this place cannot be read: it may lead to pages of objects.
+    pub(crate) fn note_damaged(&self, place: &Place) {
+        match damaged_object(place) {
+            Some(object) => self.counters.damaged(object),
+            None if place.object.is_none_or(|key| key.domain == DomainId::SYSTEM) => self.counters.own_damaged(),
+            None => {}
         }
     }
 

@@ -394,6 +394,14 @@ impl Trees {
         self.set_references(base, address, more)
     }
 
+    /// So many references to the block are none; how many of these there were.
+    pub(crate) fn take_off_references(&mut self, base: &Base, address: u64, times: u32) -> Result<u32> {
+        let count = self.references_now(base, address)?;
+        let taken = times.min(count);
+        self.set_references(base, address, count - taken)?;
+        Ok(taken)
+    }
+
     /// One pointer less names the block; `false` if it was the only one.
     pub(crate) fn drop_reference(&mut self, base: &Base, address: u64) -> Result<bool> {
         let count = self.references_now(base, address)?;

@@ -20,7 +20,6 @@
 mod kept;
 mod shared;
 
-use crate::damage::damaged_object;
 use crate::damage::is_damage;
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, LABELS, POINTERS, RECORDS, RING_SLOTS, Record, RecordKind, split_address};
@@ -507,9 +506,7 @@ impl Module {
             return Err(misled(disk, in_state(node.place(disk, *address), state), error));
         }
         disk.note_unrepaired(*address, error);
-        if let Some(object) = damaged_object(&node.place(disk, *address)) {
-            disk.counters.damaged(object);
-        }
+        disk.note_damaged(&node.place(disk, *address));
         let also = match bad.get(1) {
             Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
             None => String::new(),

@@ -163,6 +163,7 @@ impl ObjectStore for Between {
             let applied = self.module.apply(&part)?;
             all.rejected.extend(applied.rejected);
             all.passed_over.extend(applied.passed_over);
+            all.lost.extend(applied.lost);
             all.written.extend(applied.written);
             self.watch.tell(Moment::Between);
         }

@@ -380,12 +380,12 @@ impl Audit {
         blocks.for_each(|block| self.sums.change(|sums| sums.not_freed += Digest::of(block)));
     }
 
-    /// One use less is counted of a page, at the address of its first copy, which there was not: nothing becomes free by that.
-    pub(crate) fn was_not_shared(&mut self, address: u64) {
-        let one = Digest::of(address);
+    /// So many uses less are counted of a page, at the address of its first copy, which there were not: nothing becomes free by that.
+    pub(crate) fn were_none(&mut self, address: u64, uses: u32) {
+        let uses = Digest::of(address).times(uses.into());
         self.sums.change(|sums| {
-            sums.shared_first -= one;
-            sums.not_freed -= one;
+            sums.shared_first -= uses;
+            sums.not_freed -= uses;
         });
     }
 

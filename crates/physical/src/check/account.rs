@@ -143,7 +143,10 @@ fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
             report.find(FindingKind::References, disk.place(address), what);
         } else if counted < written && !report.incomplete {
             report.find(FindingKind::UnusedReferences, disk.place(address), what);
-            if seen.hidden.is_none() {
+            // One that a snapshot reaches may have no other use than that, which is in a dead list or lost with the block above it.
+            let block = split_address(address).1;
+            let bits = seen.of_snapshots.get((block / 64) as usize).copied().unwrap_or(u64::MAX);
+            if seen.hidden.is_none() && bits >> (block % 64) & 1 == 0 {
                 seen.entries.references.push((address, (written - counted) as u32));
             }
         }

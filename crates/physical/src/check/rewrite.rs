@@ -59,12 +59,8 @@ impl Module {
         let mut trees = self.trees.write();
         trees.building = epoch;
         for &(address, times) in references {
-            for _ in 0..times {
-                if !trees.drop_reference(&self.base, address)? {
-                    break;
-                }
-                trees.audit.was_not_shared(address);
-            }
+            let taken = trees.take_off_references(&self.base, address, times)?;
+            trees.audit.were_none(address, taken);
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ pub(super) struct Seen {
     pub(super) live: Vec<u64>,
     /// Blocks that a snapshot reaches, and its domain does not.
     pub(super) held: Vec<u64>,
+    /// Blocks of pages that a snapshot reaches through a tree block which its domain does not have.
+    pub(super) of_snapshots: Vec<u64>,
     /// Runs of all dead lists.
     pub(super) dead: Vec<Dead>,
     /// Blocks of metadata, two copies counted as one, of the domain `main`.
@@ -157,6 +159,7 @@ impl<'a> Walk<'a> {
             shareable: vec![0; words],
             bitmap: vec![0; words],
             live: vec![0; words],
+            of_snapshots: vec![0; words],
             held: vec![0; words],
             bitmap_is_whole: true,
             references_are_whole: true,
@@ -263,7 +266,13 @@ impl<'a> Walk<'a> {
             let Some(used) = self.seen.used.get(word) else { continue };
             if used & bit == 0 {
                 let place = in_state(key.place(&self.base.disk, address), self.state);
-                self.report.find(FindingKind::Snapshot, place, "a block of a snapshot, in no dead list");
+                let what = "a block of a snapshot, in no dead list";
+                self.report.find(FindingKind::Snapshot, place.clone(), what);
+                // As it will be in no other one that is made.
+                self.seen.hidden.get_or_insert_with(|| (place, what.to_string()));
+            }
+            if key.level == 0 {
+                self.seen.of_snapshots[word] |= bit;
             }
             if self.seen.live[word] & bit == 0 && self.seen.held[word] & bit == 0 {
                 self.seen.held[word] |= bit;

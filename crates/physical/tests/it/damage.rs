@@ -540,6 +540,22 @@ fn logging_reads_no_tree_of_an_object_that_is_not_known_to_be_damaged() {
     assert_eq!(rig.module.status().counters.device_reads, reads);
 }
 
+/// Where the store's own metadata is damaged, nobody knows what a recovery point or a replay comes by.
+#[test]
+fn nothing_is_logged_of_an_object_whose_record_is_not_known_to_be_readable() {
+    let mut rig = sample();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_table = |used: &&BlockUse| {
+        used.role == BlockRole::ObjectTable && used.object.is_some_and(|key| key.object != ObjectId(0))
+    };
+    let table: Vec<_> = uses.iter().filter(is_table).map(|used| used.block).collect();
+    table.into_iter().for_each(|block| rig.device.alter(block, |bytes| bytes[5] ^= 1).unwrap());
+    rig.reopen();
+    rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+    assert!(rig.module.attributes(key(2)).is_err());
+    assert!(!log(&mut rig, 3));
+}
+
 #[test]
 fn a_damaged_object_can_be_emptied_and_written_anew() {
     let mut rig = sample();
