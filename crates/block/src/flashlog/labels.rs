@@ -4,6 +4,7 @@ use super::Error;
 use super::format::{
     Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role,
 };
+use super::ring::is_of_read;
 use super::trim::trim_all;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::io::{IoSlice, IoSliceMut};
@@ -113,7 +114,7 @@ impl Labelled {
         Ok(())
     }
 
-    /// The map of regions that counts, if there is one. One that is damaged means that everything may have changed.
+    /// The map of regions that counts, if there is one. One that is damaged, or cannot be read, means that everything may have changed.
     pub(super) fn read_map(&self) -> Result<Option<Regions>, crate::Error> {
         let Label { map, has_map, .. } = self.label;
         if has_map { self.read_map_at(map, self.slot(map)).map(Some) } else { Ok(None) }
@@ -129,7 +130,7 @@ impl Labelled {
 
     fn read_map_at(&self, sequence: u64, block: u64) -> Result<Regions, crate::Error> {
         let mut bytes = AlignedBuf::zeroed(MAP_BLOCKS as usize * BLOCK_SIZE);
-        self.device.read(block, &mut [IoSliceMut::new(&mut bytes)])?;
+        read_what_can_be(&*self.device, block, &mut bytes)?;
         Ok(Regions::decode(&bytes, &self.map_of(sequence)).unwrap_or_else(|fault| {
             let device = self.device.name();
             tracing::warn!(device, block, %fault, "the map of regions is damaged: everything counts as changed");
@@ -184,7 +185,7 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
     }
     let first = Label::area(role, blocks);
     let mut area = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
-    device.read(first, &mut [IoSliceMut::new(&mut area)])?;
+    let unread = read_what_can_be(device, first, &mut area)?;
     let (all, _none) = area.as_chunks::<BLOCK_SIZE>();
     for (block, bytes) in (first..).zip(all) {
         let found = Label::decode(bytes, block, blocks);
@@ -197,14 +198,54 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
             best = found;
         }
     }
-    Ok(best)
+    let Some((error, unread)) = unread else { return Ok(best) };
+    let may_be_newest = match &best {
+        Decoded::Valid(best) => {
+            // Labels go around one after the other: of a newer one there is no copy that can be read.
+            let next = Label { sequence: best.sequence + 1, ..(**best).clone() }.place();
+            [next, next + 1].iter().all(|block| unread.contains(block))
+        }
+        _ => true,
+    };
+    if may_be_newest { Err(error) } else { Ok(best) }
+}
+
+/// Reads blocks in a row. Those that cannot be read are zeros; which they are comes with the first error.
+///
+/// # Errors
+/// The device is not there, or gives none of them.
+fn read_what_can_be(
+    device: &dyn Device,
+    first: u64,
+    bytes: &mut [u8],
+) -> Result<Option<(crate::Error, Vec<u64>)>, crate::Error> {
+    let error = match device.read(first, &mut [IoSliceMut::new(bytes)]) {
+        Ok(()) => return Ok(None),
+        Err(error) if is_of_read(&error) => error,
+        Err(error) => return Err(error),
+    };
+    let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+    let (mut unread, count) = (Vec::new(), blocks.len());
+    for (block, at) in blocks.iter_mut().zip(first..) {
+        if let Err(error) = device.read(at, &mut [IoSliceMut::new(block)]) {
+            if !is_of_read(&error) {
+                return Err(error);
+            }
+            let device = device.name();
+            tracing::warn!(device, block = at, %error, "a block of the labels cannot be read: it counts as damaged");
+            block.fill(0);
+            unread.push(at);
+        }
+    }
+    if unread.len() < count { Ok(Some((error, unread))) } else { Err(error) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use crate::flashlog::format::{Areas, LABEL_PAIRS, State, Uuid};
+    use crate::flashlog::tests::Unreadable;
+    use crate::{Filter, MemoryDevice, Operation};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
@@ -274,6 +315,67 @@ mod tests {
         }
         device.alter(labels.dirty_slot(labels.label.dirty), |block| block[130] ^= 1).unwrap();
         assert!(labels.read_dirty().unwrap().unwrap().is_all());
+    }
+
+    #[test]
+    fn one_block_of_labels_or_maps_need_not_be_readable() {
+        for role in [Role::Main, Role::Log] {
+            let device = Arc::new(MemoryDevice::new(1024));
+            let mut labels = Labelled::create(device.clone(), label(role)).unwrap();
+            let mut map = Regions::none(256);
+            map.mark(16, 1);
+            for round in 0..=LABEL_PAIRS {
+                labels.write_map(&map, |label| label.generation = round).unwrap();
+                let area = Label::area(role, 1024);
+                for at in area..area + LABEL_AREA_BLOCKS {
+                    let found = Labelled::read(Unreadable::at(&device, at), role).unwrap();
+                    assert_eq!(found.label, labels.label, "{role:?}, round {round}, block {at}");
+                    let slot = labels.slot(labels.label.map);
+                    let is_of_map = (slot..slot + 2).contains(&at);
+                    let expected = if is_of_map { Regions::all(256).about(0, 0) } else { map.clone() };
+                    assert_eq!(found.read_map().unwrap(), Some(expected), "{role:?}, round {round}, block {at}");
+                }
+            }
+        }
+    }
+
+    /// Two blocks cannot be read.
+    struct Pair {
+        below: Arc<MemoryDevice>,
+        at: u64,
+    }
+
+    impl Filter for Pair {
+        fn below(&self) -> &dyn Device {
+            &*self.below
+        }
+
+        fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+            let blocks: usize = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum();
+            if (self.at..self.at + 2).all(|at| !(first..first + blocks as u64).contains(&at)) {
+                return self.below.read(first, bufs);
+            }
+            let source = Arc::new(std::io::Error::from_raw_os_error(libc::EIO));
+            let (device, operation, length_bytes) = (self.name().into(), Operation::Read, 0);
+            Err(crate::Error::Io { device, operation, first: Some(first), length_bytes, source })
+        }
+    }
+
+    #[test]
+    fn a_label_before_the_newest_is_not_taken_for_it_because_that_cannot_be_read() {
+        let device = Arc::new(MemoryDevice::new(1024));
+        let mut labels = Labelled::create(device.clone(), label(Role::Log)).unwrap();
+        (0..3).for_each(|_| labels.write(|label| label.generation += 1).unwrap());
+        let newest = labels.label.place();
+        for at in (0..LABELS_BLOCKS).step_by(2) {
+            let pair = Arc::new(Pair { below: device.clone(), at });
+            let found = Labelled::read(pair, Role::Log).map(|found| found.label.sequence);
+            // Where the next one would be, nobody knows that there is none.
+            match [newest, newest + 2].contains(&at) {
+                true => assert!(matches!(found, Err(Error::Device(_))), "{found:?}"),
+                false => assert!(matches!(found, Ok(sequence) if sequence == labels.label.sequence), "block {at}"),
+            }
+        }
     }
 
     #[test]

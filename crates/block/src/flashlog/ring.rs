@@ -176,11 +176,16 @@ impl Rings {
 
     /// That a read has failed because of its blocks. If the labels cannot be read either, it is the device that has failed.
     fn fails_there_only(&self, error: Error) -> Result<Error, Error> {
-        let is_of_read = error.root().is_device_failure() && Symptom::of(&error) == Symptom::Read;
+        let is_of_read = is_of_read(&error);
         let mut block = [0; BLOCK_SIZE];
         let mut can_read = |at| self.device.read(at, &mut [IoSliceMut::new(&mut block)]).is_ok();
         if is_of_read && [0, LABELS_BLOCKS - 1].into_iter().any(&mut can_read) { Ok(error) } else { Err(error) }
     }
+}
+
+/// Whether a device has failed at reading, and has not gone.
+pub(super) fn is_of_read(error: &Error) -> bool {
+    error.root().is_device_failure() && Symptom::of(error) == Symptom::Read
 }
 
 #[cfg(test)]
