@@ -131,10 +131,16 @@ impl Watch {
         self.timer.wake();
     }
 
-    /// The set is about to be closed: backups, and logs on their way back, are cut off where they are. They go on with the next one, as after a
-    /// power cut.
+    /// The set is about to be closed: backups, and logs on their way back, are cut off where they are, and no backup is waited for. They go on with
+    /// the next one, as after a power cut.
     pub fn cut_off(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
+        self.timer.wake();
+    }
+
+    /// Whether a device of this role is neither waited for nor tried again: what it fails at has failed.
+    fn is_over(&self, role: Role) -> bool {
+        self.is_ending.load(Ordering::SeqCst) || role == Role::Backup && self.is_closing.load(Ordering::SeqCst)
     }
 
     /// That the set stays open.
@@ -154,11 +160,11 @@ impl Watch {
         note(&mut all[at].1);
     }
 
-    /// Until then, or until nobody is to wait.
-    fn pause(&self, until: Duration) {
+    /// Until then, or until nobody is to wait for such a device.
+    fn pause(&self, role: Role, until: Duration) {
         loop {
             let ticket = self.timer.ticket();
-            if self.timer.now() >= until || self.is_ending.load(Ordering::SeqCst) {
+            if self.timer.now() >= until || self.is_over(role) {
                 return;
             }
             self.timer.wait(ticket, Some(until));
@@ -329,9 +335,9 @@ impl Patient {
             let error = self.or_gone(error);
             let symptom = Symptom::of(&error);
             match self.watch.policy.entry(self.role, symptom, self.watch.mode).patience {
-                Patience::Retry { times, pause } if tries < times && !self.watch.is_ending.load(Ordering::SeqCst) => {
+                Patience::Retry { times, pause } if tries < times && !self.watch.is_over(self.role) => {
                     tries += 1;
-                    self.watch.pause(self.watch.timer.now() + pause);
+                    self.watch.pause(self.role, self.watch.timer.now() + pause);
                 }
                 Patience::Wait { most } => self.wait(epoch, &error, most)?,
                 _ => {
@@ -359,10 +365,10 @@ impl Patient {
         let until = watch.timer.now() + GOING_MOST;
         while watch.source.is_there(&self.name) {
             let at = watch.timer.now();
-            if !is_patient || at >= until || watch.is_ending.load(Ordering::SeqCst) {
+            if !is_patient || at >= until || watch.is_over(self.role) {
                 return error;
             }
-            watch.pause(until.min(at + GOING_EVERY));
+            watch.pause(self.role, until.min(at + GOING_EVERY));
         }
         let (device, operation, first) = (Arc::clone(&self.name), error.operation(), error.first());
         let source = Arc::new(io::Error::from_raw_os_error(libc::ENODEV));
@@ -384,7 +390,7 @@ impl Patient {
         tracing::error!(device = &*self.name, %error, ?most, "the {role} device has gone, and is waited for");
         let until = watch.timer.now() + most;
         let back = loop {
-            if watch.is_ending.load(Ordering::SeqCst) {
+            if watch.is_over(role) {
                 break None;
             }
             let found = watch.source.reopen(&self.name);
@@ -401,7 +407,7 @@ impl Patient {
             if at >= until {
                 break None;
             }
-            watch.pause(until.min(at + LOOK_EVERY));
+            watch.pause(role, until.min(at + LOOK_EVERY));
         };
         watch.note(role, |trouble| {
             (trouble.waiting_since, trouble.refused) = (None, None);

@@ -4,7 +4,7 @@ use super::*;
 use crate::{BLOCK_SIZE, Device, Error as DeviceError, Filter, MemoryDevice, Operation};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 pub(super) const BLOCKS: u64 = 256;
@@ -393,6 +393,53 @@ fn a_backup_is_waited_for_and_its_failures_are_told_to_whoever_makes_it() {
             assert!(matches!(rig.set.protection(), Protection::Protected));
             assert!(rig.use_it(20..40).1);
         }
+    }
+}
+
+/// There is nothing at any path but a name, and whoever looks sees the set being closed from then on.
+#[derive(Default)]
+struct Closing {
+    watch: OnceLock<Weak<Watch>>,
+    asked: AtomicU64,
+}
+
+impl Closing {
+    fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.watch.get().and_then(Weak::upgrade).unwrap().cut_off();
+    }
+}
+
+impl Source for Arc<Closing> {
+    fn opened(&self, _name: &str) {}
+
+    fn is_there(&self, _name: &str) -> bool {
+        self.ask();
+        true
+    }
+
+    fn reopen(&self, _name: &str) -> Option<Arc<dyn Device>> {
+        self.ask();
+        None
+    }
+}
+
+#[test]
+fn a_set_that_is_being_closed_waits_for_no_backup() {
+    let rig = Rig::new(Mode::Synchronous, "");
+    let set = rig.set.set().unwrap();
+    for symptom in [Symptom::Gone, Symptom::Write, Symptom::Flush] {
+        let failing = Failing::over(MemoryDevice::new(2048).named("backup"));
+        set.create_backup(failing.clone(), Uuid([9; 16])).unwrap();
+        let closing = Arc::new(Closing::default());
+        let timed = Options { timer: Arc::new(Jumping::default()), ..options(Mode::Synchronous) };
+        let policy = "backup.gone=wait:1h".parse().unwrap();
+        let watch = Watch::new(policy, &timed, Box::new(Arc::clone(&closing)));
+        closing.watch.set(Arc::downgrade(&watch)).unwrap();
+        let backup = watch.over(Role::Backup, failing.clone()).unwrap();
+        failing.fail(symptom);
+        assert!(set.backup(backup).is_err());
+        assert_eq!(closing.asked.load(Ordering::Relaxed), 1, "{symptom}");
     }
 }
 
