@@ -94,10 +94,14 @@ impl Flashlog {
         let flashlog = Self::assemble(main, log, options)?;
         let end = flashlog.find_end()?;
         if let (End::Open, Some(unread)) = (known, &end.unread) {
-            drop(flashlog);
             if is_behind && !options.drop_later {
                 return Err(unread.clone());
             }
+            if is_behind {
+                // Cut off behind it, nobody would know any more.
+                flashlog.all_counts_as_changed()?;
+            }
+            drop(flashlog);
             return Self::begin_anew(of_main, of_log, options, (unread, is_behind));
         }
         let mut opened = flashlog.recover(&end)?;
@@ -188,6 +192,18 @@ impl Flashlog {
         }
         let (set, joined, _) = Alone::open(main, options, true)?.join_as(log, options, true)?;
         Ok((set, Opened { generation: joined.generation, is_end_unread: true, ..opened }))
+    }
+
+    /// The log's map says that the backup lacks everything, whatever the log keeps for it.
+    fn all_counts_as_changed(&self) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        if head.labels.label.backup == Uuid::NONE {
+            return Ok(());
+        }
+        let from = head.changed.as_ref().map_or(head.labels.label.tail.page, |changed| changed.from);
+        // A backup that has all that is known does not have all.
+        let all = Regions::all(self.blocks).about(from, head.next.page + 1);
+        Ok(head.labels.write_map(&all, |_| ())?)
     }
 
     fn recover(&self, end: &Found) -> Result<Opened, Error> {

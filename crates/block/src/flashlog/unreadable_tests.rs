@@ -4,10 +4,10 @@ use super::kept_tests::made_anew;
 use super::lost_tests::{DATA, is_damaged};
 use super::tests::{Unreadable, block, get, options, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
-use std::io::IoSliceMut;
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Where the log's pages are.
 const META: std::ops::Range<u64> = 256..512;
@@ -179,6 +179,80 @@ fn what_main_has_and_the_log_does_not_tell_any_more_is_neither_lost_nor_missing_
             Lasting::open_alone(copy(&set.main), &options(Mode::Synchronous), Policy::default(), false).unwrap();
         alone.attach_log(Unreadable::at(&copy(&set.log), at)).unwrap();
         assert_eq!(alone.status().0.changed_blocks, BLOCKS);
+    }
+}
+
+/// Takes so many writes and flushes, of it and of others.
+struct Ending {
+    below: Arc<dyn Device>,
+    left: Arc<AtomicI64>,
+}
+
+impl Ending {
+    fn count(&self, operation: Operation) -> Result<(), crate::Error> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        let (device, source) = ("ending".into(), Arc::new(std::io::Error::from_raw_os_error(libc::ENODEV)));
+        Err(crate::Error::Io { device, operation, first: None, length_bytes: 0, source })
+    }
+}
+
+impl Filter for Ending {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        self.count(Operation::Write)?;
+        self.below.write(first, bufs)
+    }
+
+    fn on_flush(&self) -> Result<(), crate::Error> {
+        self.count(Operation::Flush)?;
+        self.below.flush()
+    }
+}
+
+#[test]
+fn an_opening_without_the_end_that_is_cut_off_anywhere_is_done_again_and_the_next_backup_is_the_set() {
+    for (mode, is_ahead) in [(Mode::Synchronous, true), (Mode::Asynchronous, true), (Mode::Asynchronous, false)] {
+        let (set, states, page) = killed(mode);
+        if is_ahead {
+            // As later pages would have it, which are lost as well.
+            [(1, 701), (9, 800)].into_iter().for_each(|(at, number)| put(&*set.main, at, number).unwrap());
+        }
+        let main_had = contents(&*set.main);
+        for at in [page, in_log(&set.log, 700)] {
+            for requests in 0.. {
+                let [main, log, backup] = [&set.main, &set.log, &set.backup].map(copy);
+                let (log, left) = (Unreadable::at(&log, at), Arc::new(AtomicI64::new(requests)));
+                let ending = |below: Arc<dyn Device>| Arc::new(Ending { below, left: Arc::clone(&left) });
+                let how = Options { drop_later: true, ..options(mode) };
+                let is_done = Flashlog::open(ending(main.clone()), ending(log.clone()), &how).is_ok();
+                let device = match Flashlog::open(main.clone(), log.clone(), &how) {
+                    Err(Error::Alone { .. }) => {
+                        let alone = Lasting::open_alone(main, &how, Policy::default(), false).unwrap();
+                        alone.attach_log(log).unwrap();
+                        alone.set().unwrap()
+                    }
+                    opened => Arc::new(opened.unwrap().0),
+                };
+                let words = format!("{mode:?}, ahead: {is_ahead}, block {at}, after {requests} requests");
+                match (mode, is_ahead) {
+                    (Mode::Synchronous, _) => assert!(contents(&*device) == main_had, "{words}"),
+                    (_, false) => assert!(contents(&*device) == states[0], "{words}"),
+                    // Main has got some of what is given up.
+                    (_, true) => {}
+                }
+                device.backup(backup.clone()).unwrap();
+                assert!(contents(&*backup) == contents(&*device), "{words}");
+                if is_done {
+                    assert!(requests > 10);
+                    break;
+                }
+            }
+        }
     }
 }
 
