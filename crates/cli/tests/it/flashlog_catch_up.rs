@@ -31,6 +31,8 @@ fn main_gets_everything_when_it_is_asked_for() {
     assert_eq!(log_alone(), 0);
     let again = rig.run(["flashlog", "catch-up", "--main", "main", "--log", "log"]).exits(0);
     assert!(again.out.contains("Main had everything already"), "{again:?}");
+    let without_end = ["flashlog", "catch-up", "--main", "main", "--log", "log", "--drop-later"];
+    rig.run(without_end).exits(2).says("the set is in use");
     // The server is killed, and nobody serves the set.
     client.write(8 << 20, &two);
     client.try_flush().unwrap();
@@ -40,6 +42,9 @@ fn main_gets_everything_when_it_is_asked_for() {
     let report = rig.run(["flashlog", "catch-up", "--main", "main", "--log", "log"]).exits(0);
     assert!(report.out.contains("Main has everything; it was 64.0 KiB behind"), "{report:?}");
     assert!(main_has(&rig, 8 << 20, &two) && main_has(&rig, 0, &one));
+    // All of the log can be read, so nothing is given up.
+    let report = rig.run([&without_end[..], &["--json"]].concat()).exits(0).json();
+    assert_eq!((&report["caught_up_bytes"], &report["dropped"]), (&0.into(), &false.into()), "{report}");
     // Without a log there is nothing to catch up with.
     let server = Server::start(&rig, &asynchronous);
     rig.run(["flashlog", "detach"]).exits(0);
