@@ -16,6 +16,9 @@ struct Arguments {
     /// So often the last life is lived once more, with a device that fails
     #[arg(long, default_value_t = Options::default().losses)]
     losses: usize,
+    /// So often with a process that is killed, and goes on with what its devices have in their caches
+    #[arg(long, default_value_t = Options::default().kills)]
+    kills: usize,
     #[arg(long, value_parser = plant, default_value = "nothing", help = mistakes())]
     plant: Plant,
     /// Prints what the last life did, and each panic where it happens.
@@ -39,7 +42,8 @@ fn main() -> ExitCode {
         // A panic is a finding, and is reported as one.
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let options = Options { budget: arguments.budget, losses: arguments.losses, plant: arguments.plant };
+    let options =
+        Options { budget: arguments.budget, losses: arguments.losses, kills: arguments.kills, plant: arguments.plant };
     let (report, failure) = explore(&options);
     println!(
         "{}; crashes of recoveries {}; synchronous {}",
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
          made anew in {}",
         report.replayed, report.cut, report.rounds, report.rebuilt
     );
+    println!("a process had been killed before, and another one had gone on with what it left, in {}", report.killed);
     let [main, log, backup] = report.lost;
     println!(
         "a device had failed: main in {main}; the log in {log}, and main was alone in {}; the backup in {backup}, and another was made \

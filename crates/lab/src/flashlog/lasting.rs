@@ -2,8 +2,8 @@
 
 use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start, contents};
 use super::lost::Recovered;
-use super::state::{Images, Seen, back_up, judge, judge_backup, judge_main, nearest, rebuild};
-use super::watch::{LOG, Loss, Moment, Progress, Watched};
+use super::state::{Images, Seen, back_up, is_whole, judge, judge_backup, judge_main, last, nearest, rebuild};
+use super::watch::{LOG, Mishap, Moment, Progress, Watched};
 use crate::numbered::block;
 use holdfast_block::flashlog::{self, Attached, Error, Flashlog, Lasting, Opened, Policy, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
@@ -23,33 +23,37 @@ pub(super) fn policy() -> Policy {
 
 /// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again: at once, if the set takes no
 /// changes without it.
-pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-    let watched = Watched::planted([&start.main, &start.log, &start.backup], loss, start.plant);
+pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+    let watched = Watched::of_life(start, mishap);
     let [main, log, backup] = Watched::devices(&watched);
+    let open = || open(&main, &log, &start.options, watched.now().is_new);
     let mut trace = Vec::new();
     let (mut writes, mut next_content) = (Vec::new(), start.next_content);
-    match Flashlog::open(main, log.clone(), &start.options) {
-        Ok((set, _)) => {
+    match watched.taken_up(open) {
+        Ok(set) => {
             watched.progress(|progress| progress.is_open = true);
-            let set = Lasting::of(set, policy());
             let (start, watched) = (start, &*watched);
             let mut changing = Changing {
                 start,
                 watched,
                 set,
-                log,
+                log: Arc::clone(&log),
                 backup,
                 writes,
                 answered: 0,
                 next_content,
                 new_logs: 0,
                 is_spoiled: false,
+                number: None,
             };
             for step in 0..steps {
                 watched.progress(|progress| progress.step = step);
-                let text = match changing.act(rng)? {
-                    Some(text) => text,
-                    None => changing.put_back()?,
+                let text = match changing.act(rng) {
+                    _ if watched.is_killed() => changing.take_up(watched.taken_up(open))?,
+                    done => match done? {
+                        Some(text) => text,
+                        None => changing.put_back()?,
+                    },
                 };
                 watched.note();
                 trace.push(format!("{step}: {text}; {} blocks written", changing.writes.len()));
@@ -59,7 +63,22 @@ pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pc
         Err(_) if watched.lost_at().is_some() => trace.push("the opening failed".to_string()),
         Err(error) => return Err(format!("opening: {error}")),
     }
-    Ok(Life { is_lasting: true, ..Life::recorded(start, &watched, loss, writes, next_content, trace) })
+    Ok(Life { is_lasting: true, ..Life::recorded(start, &watched, mishap, writes, next_content, trace) })
+}
+
+/// As a server is started: with the log, or main alone if it says so. With `is_new`, the log may have the beginnings of a new one.
+fn open(
+    main: &Arc<dyn Device>,
+    log: &Arc<dyn Device>,
+    options: &flashlog::Options,
+    is_new: bool,
+) -> Result<Lasting, Error> {
+    match Flashlog::open(Arc::clone(main), Arc::clone(log), options) {
+        Ok((set, _)) => Ok(Lasting::of(set, policy())),
+        Err(Error::Alone { .. }) => Lasting::open_alone(Arc::clone(main), options, policy(), true),
+        Err(_) if is_new => Lasting::open_alone(Arc::clone(main), options, policy(), true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Such a life while it goes on.
@@ -76,12 +95,24 @@ struct Changing<'a> {
     new_logs: u8,
     /// The log has the beginnings of a new one: it is nobody's any more.
     is_spoiled: bool,
+    /// Which action comes next, if that is known.
+    number: Option<u32>,
 }
 
 impl Changing<'_> {
     /// Does something. What it was, as text; none if the set takes no changes any more, as the log that failed has what main has not.
     fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
-        match rng.random_range(0..100) {
+        let number = self.number.take().unwrap_or_else(|| rng.random_range(0..100));
+        let done = self.act_as(number, rng);
+        if self.watched.is_killed() && rng.random() {
+            // Whoever was killed at it is told to do it again.
+            self.number = Some(number);
+        }
+        done
+    }
+
+    fn act_as(&mut self, number: u32, rng: &mut Pcg64Mcg) -> Result<Option<String>, String> {
+        match number {
             0..51 => self.write(rng),
             51..60 => self.zeros(rng),
             60..76 => self.flush(),
@@ -102,6 +133,24 @@ impl Changing<'_> {
             _ if self.set.set().is_some() => self.detach(),
             _ => self.attach(rng.random_ratio(1, 4)),
         }
+    }
+
+    /// Another process has opened what the killed one has left: a state that there was, with all that was flushed.
+    fn take_up(&mut self, opened: Result<Lasting, Error>) -> Result<String, String> {
+        self.set = opened.map_err(says("opened by the next process"))?;
+        let found = contents(&self.set)?;
+        let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
+            .map_err(|what| format!("what the next process finds: {what}"))?;
+        self.writes.truncate(there);
+        self.answered = there;
+        self.watched.is_there(there);
+        let is_alone = self.set.set().is_none();
+        if !is_alone {
+            // Whichever log it is, main knows it.
+            self.is_spoiled = false;
+            self.watched.progress(|progress| progress.is_new = false);
+        }
+        Ok(format!("killed, and taken up by the next process{}", if is_alone { ", alone" } else { "" }))
     }
 
     /// So many of the writes are durable; `on_main` if main alone has them.
@@ -273,7 +322,7 @@ fn says(what: &str) -> impl Fn(Error) -> String {
 /// is opened alone, changed, and gets its log back is everything, with the backup.
 pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
     let progress = moment.progress;
-    if progress.is_open {
+    if is_whole(moment, &images.main) {
         judge_main(life, moment, progress.on_main, &images.main)?;
     }
     let mut is_rebuilt = false;
@@ -334,7 +383,7 @@ fn go_on_alone(
     let set = match Lasting::open_alone(main.clone(), &life.options, policy(), true) {
         Ok(set) => set,
         // It is being brought from one state to another, by the log.
-        Err(Error::Mixture { .. }) if !(is_alone || life.is_synchronous() && moment.progress.is_open) => {
+        Err(Error::Mixture { .. }) if !(is_alone || life.is_synchronous() && is_whole(moment, &images.main)) => {
             return Ok(false);
         }
         Err(error) => return Err(format!("main alone cannot be opened: {error}")),

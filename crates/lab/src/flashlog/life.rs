@@ -1,7 +1,7 @@
 //! A life of a set: random actions, recorded.
 
-use super::state::nearest;
-use super::watch::{LOG, Loss, Moment, Watched};
+use super::state::{last, nearest};
+use super::watch::{LOG, Loss, Mishap, Moment, Watched};
 use super::{Kind, Options, Plant};
 use crate::device::CrashImages;
 use crate::numbered::{block, content};
@@ -146,8 +146,12 @@ pub(super) struct Life {
     pub(super) images: [CrashImages; 3],
     /// Writes and flushes that each of them got.
     pub(super) requests: [usize; 3],
+    /// Which of these, of all devices together, were flushes of each.
+    pub(super) flushes: [Vec<u64>; 3],
     /// Which of them failed, and the moment.
     pub(super) lost: Option<(Loss, usize)>,
+    /// The moments at which processes were killed.
+    pub(super) killed: Vec<usize>,
     pub(super) options: flashlog::Options,
     pub(super) plant: Plant,
     pub(super) next_content: u64,
@@ -160,12 +164,13 @@ pub(super) struct Life {
 
 impl Life {
     /// Lives so many actions, less if a device fails.
-    pub(super) fn live(start: &Start, steps: usize, loss: Option<Loss>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
-        let watched = Watched::planted([&start.main, &start.log, &start.backup], loss, start.plant);
+    pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
+        let watched = Watched::of_life(start, mishap);
         let [main, log, backup] = Watched::devices(&watched);
+        let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &start.options).map(|(device, _)| device);
         let (mut writes, mut trace, mut next_content) = (Vec::new(), Vec::new(), start.next_content);
-        match Flashlog::open(main, log, &start.options) {
-            Ok((device, _)) => {
+        match watched.taken_up(open) {
+            Ok(device) => {
                 watched.progress(|progress| progress.is_open = true);
                 let (start, watched) = (start, &*watched);
                 let mut living = Living {
@@ -178,10 +183,14 @@ impl Life {
                     next_content,
                     new_backups: 0,
                     failed: 0,
+                    number: None,
                 };
                 for step in 0..steps {
                     watched.progress(|progress| progress.step = step);
-                    let text = living.act(rng)?;
+                    let text = match living.act(rng) {
+                        _ if watched.is_killed() => living.take_up(watched.taken_up(open))?,
+                        done => done?,
+                    };
                     watched.note();
                     trace.push(format!("{step}: {text}; {} blocks written", living.writes.len()));
                     if living.failed > STEPS_AFTER {
@@ -193,14 +202,14 @@ impl Life {
             Err(_) if watched.lost_at().is_some() => trace.push("the opening failed".to_string()),
             Err(error) => return Err(format!("opening: {error}")),
         }
-        Ok(Life::recorded(start, &watched, loss, writes, next_content, trace))
+        Ok(Life::recorded(start, &watched, mishap, writes, next_content, trace))
     }
 
     /// What was recorded of one.
     pub(super) fn recorded(
         start: &Start,
         watched: &Watched,
-        loss: Option<Loss>,
+        mishap: Mishap<'_>,
         writes: Vec<(usize, u64)>,
         next_content: u64,
         trace: Vec<String>,
@@ -213,7 +222,9 @@ impl Life {
             moments: watched.moments(),
             images: watched.images(),
             requests: watched.requests(),
-            lost: loss.zip(watched.lost_at()),
+            flushes: watched.flushes(),
+            lost: mishap.loss().zip(watched.lost_at()),
+            killed: watched.killed_at(),
             options: start.options.clone(),
             plant: start.plant,
             next_content,
@@ -222,6 +233,21 @@ impl Life {
             writes,
             is_lasting: false,
         }
+    }
+
+    /// The moments at which a device had been written to since a process was killed, and not flushed, which had left something unflushed there.
+    pub(super) fn at_stake(&self) -> Vec<usize> {
+        let since = |killed: &usize| {
+            let then = self.moments[*killed].positions;
+            let is_at_stake = move |device: usize, now: usize| {
+                let images = &self.images[device];
+                let next_flush = images.flushes().find(|flush| *flush > then[device]).unwrap_or(usize::MAX);
+                images.at_stake(then[device]) > 0 && (then[device] + 1..next_flush).contains(&now)
+            };
+            let moments = *killed..self.moments.len();
+            moments.filter(move |at| (0..3).any(|device| is_at_stake(device, self.moments[*at].positions[device])))
+        };
+        self.killed.iter().flat_map(since).collect()
     }
 
     pub(super) fn is_synchronous(&self) -> bool {
@@ -266,13 +292,25 @@ pub(super) struct Living<'a> {
     new_backups: u8,
     /// Actions since the first that told of a device that failed, with it.
     failed: usize,
+    /// Which action comes next, if that is known.
+    number: Option<u32>,
 }
 
 impl Living<'_> {
     /// Does something. What it was, as text.
     fn act(&mut self, rng: &mut Pcg64Mcg) -> Result<String, String> {
         self.failed += usize::from(self.failed > 0);
-        match rng.random_range(0..100) {
+        let number = self.number.take().unwrap_or_else(|| rng.random_range(0..100));
+        let done = self.act_as(number, rng);
+        if self.watched.is_killed() && rng.random() {
+            // Whoever was killed at it is told to do it again.
+            self.number = Some(number);
+        }
+        done
+    }
+
+    fn act_as(&mut self, number: u32, rng: &mut Pcg64Mcg) -> Result<String, String> {
+        match number {
             0..60 => self.write(rng),
             60..70 => self.zeros(rng),
             70..90 => {
@@ -284,6 +322,7 @@ impl Living<'_> {
                 self.changed("catch up", done)
             }
             95 if self.start.has_backup => self.new_backup(),
+            96..99 if self.watched.now().is_new_backup => self.new_backup(),
             96..99 if self.start.has_backup => match self.device.backup(Arc::clone(&self.backup)) {
                 Ok(done) => Ok(format!("backup of {} blocks", done.blocks)),
                 // It may have been the log or main, but that is for a write or a flush to tell.
@@ -393,6 +432,18 @@ impl Living<'_> {
             Err(Unread::Refused(_)) => Ok(()),
             Err(foreign) => Err(foreign.into()),
         }
+    }
+
+    /// Another process has opened what the killed one has left: a state that there was, with all that was flushed.
+    fn take_up(&mut self, opened: Result<Flashlog, flashlog::Error>) -> Result<String, String> {
+        self.device = opened.map_err(|error| format!("opened by the next process: {error}"))?;
+        let found = contents(&self.device)?;
+        let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
+            .map_err(|what| format!("what the next process finds: {what}"))?;
+        self.writes.truncate(there);
+        self.answered = there;
+        self.watched.is_there(there);
+        Ok("killed, and taken up by the next process".to_string())
     }
 
     /// A call that may have told of a device that failed. Then everything that was answered is on the one that is left. But in

@@ -11,7 +11,8 @@
 //! A *moment* is after one request to any device, or one answer to the workload. A *state* is a moment, and for each device by itself
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
 //! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
-//! for good at one of its requests.
+//! for good at one of its requests; or with a process that is killed at one, and another one that takes up what it left in the devices and their
+//! caches, of which a power cut takes what was not flushed since.
 
 pub mod flips;
 mod lasting;
@@ -27,14 +28,14 @@ use crate::device::CrashMode;
 use holdfast_block::flashlog::Order;
 use life::{Life, Start};
 pub use procedures::NAMES as PROCEDURES;
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use state::Seen;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use watch::{BACKUP, LOG, Loss, MAIN};
+use watch::{BACKUP, LOG, Loss, MAIN, Mishap};
 
 /// Of so many states, one has its recovery cut off as well.
 const NESTED_EACH: u64 = 4;
@@ -46,6 +47,12 @@ const DATA_BLOCKS: u64 = 512;
 const LIVES: u64 = 3;
 /// States of each of these.
 const STATES_OF_A_LOSS: usize = 12;
+/// States of each life whose process is killed.
+const STATES_OF_A_KILL: usize = 12;
+/// Most processes of one life that are killed.
+const KILLS_MOST: usize = 3;
+/// A process that takes up what another one left is killed within so many requests.
+const KILLED_AGAIN_WITHIN: u64 = 60;
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -54,13 +61,15 @@ pub struct Options {
     pub budget: Budget,
     /// So often the last life is lived once more, with a device that fails.
     pub losses: usize,
+    /// So often with a process that is killed.
+    pub kills: usize,
     /// A mistake to be found.
     pub plant: Plant,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { budget: Budget::default(), losses: 40, plant: Plant::Order(Order::Correct) }
+        Options { budget: Budget::default(), losses: 40, kills: 20, plant: Plant::Order(Order::Correct) }
     }
 }
 
@@ -104,13 +113,15 @@ pub enum Plant {
     Order(Order),
     /// Flushes of this device are answered and not made, in every life: as if the set did not ask for them.
     NoFlushOf(Device),
+    /// The same as long as the process has not written to the device: what a killed one has left there is taken for durable.
+    NoFlushOfWhatIsFound(Device),
 }
 
 impl Plant {
     pub(crate) fn order(self) -> Order {
         match self {
             Plant::Order(order) => order,
-            Plant::NoFlushOf(_) => Order::Correct,
+            Plant::NoFlushOf(_) | Plant::NoFlushOfWhatIsFound(_) => Order::Correct,
         }
     }
 }
@@ -127,7 +138,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 18] = [
+pub const PLANTS: [(&str, Plant); 21] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -146,6 +157,9 @@ pub const PLANTS: [(&str, Plant); 18] = [
     ("main-not-flushed", Plant::NoFlushOf(Device::Main)),
     ("log-not-flushed", Plant::NoFlushOf(Device::Log)),
     ("backup-not-flushed", Plant::NoFlushOf(Device::Backup)),
+    ("main-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Main)),
+    ("log-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Log)),
+    ("backup-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Backup)),
 ];
 
 /// What was explored.
@@ -163,6 +177,8 @@ pub struct Report {
     pub cut: u64,
     /// States in which main was made anew from backup and log as well.
     pub rebuilt: u64,
+    /// States after a process was killed.
+    pub killed: u64,
     /// States in which main, log or backup had failed before.
     pub lost: [u64; 3],
     /// Of those of the log, the ones in which main had gone on alone.
@@ -256,7 +272,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
     let lives = made.map_err(|what| failure(None, what, Vec::new()))?;
     report.workloads += 1;
     report.rounds += lives[0].written / DATA_BLOCKS;
-    let states: Vec<(u64, State)> = (0..).zip(states(&lives, &mut rng)).collect();
+    let states: Vec<(u64, State)> = (0..).zip(states(seed, &lives, &mut rng)).collect();
     let states: Vec<(u64, State)> = states.into_iter().filter(|(number, _)| options.budget.wants(*number)).collect();
     // Several threads take the next one; a failure is that with the lowest number, so that it is the same whenever this is done again.
     let next = AtomicUsize::new(0);
@@ -273,7 +289,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
                 // What comes before it is finished by those who have it.
                 next.store(states.len(), Ordering::Relaxed);
             }
-            done.push((*number, *state, seen.map(|seen| Tally::of(life, &seen))));
+            done.push((*number, *state, seen.map(|seen| Tally::of(life, state, &seen))));
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -314,6 +330,7 @@ impl Further {
 /// What one state adds to the report.
 struct Tally {
     is_lasting: bool,
+    is_killed: bool,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -324,8 +341,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn of(life: &Life, seen: &Seen) -> Tally {
+    fn of(life: &Life, state: &State, seen: &Seen) -> Tally {
         Tally {
+            is_killed: life.moments[state.moment].progress.kills > 0,
             is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
@@ -343,6 +361,7 @@ impl Tally {
             report.procedures[procedure] += 1;
         }
         report.nested += self.nested;
+        report.killed += u64::from(self.is_killed);
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
         report.rebuilt += u64::from(self.is_rebuilt);
@@ -359,7 +378,7 @@ impl Tally {
 }
 
 /// The states of a workload's lives, in any order.
-fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
+fn states(seed: u64, lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
     let mut states = Vec::new();
     for moment in 0..lives[0].moments.len() {
         states.push(State { moment, ..State::random((0, &lives[0]), 0, rng) });
@@ -370,6 +389,16 @@ fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
         let Some((_, from)) = life.lost else { continue };
         states.extend((0..STATES_OF_A_LOSS).map(|_| State::random((number, life), from, rng)));
     }
+    let mut of_kills = rng_of_kills(seed);
+    for (number, life) in (0..).zip(lives) {
+        let Some(from) = life.killed.first().copied() else { continue };
+        let at_stake = life.at_stake();
+        for number_of_state in 0..STATES_OF_A_KILL {
+            let state = State::random((number, life), from, &mut of_kills);
+            let at_stake = at_stake.choose(&mut of_kills).filter(|_| number_of_state % 2 == 0);
+            states.push(State { moment: at_stake.copied().unwrap_or(state.moment), ..state });
+        }
+    }
     states.shuffle(rng);
     states
 }
@@ -378,37 +407,68 @@ fn states(lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
 fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
     let kind = Kind::of(seed);
     if kind == Kind::Lasting {
-        return lasting_lives(options, rng);
+        return lasting_lives(seed, options, rng);
     }
     let mut start = Start::new(options, kind, rng)?;
     for _ in 1..rng.random_range(1..=LIVES) {
-        let life = Life::live(&start, options.budget.steps / 2, None, rng)?;
+        let life = Life::live(&start, options.budget.steps / 2, Mishap::None, rng)?;
         let state = State::random((0, &life), 0, rng);
         start = state::examine(&life, &state, Further::default())?.left;
     }
     let begin = rng.clone();
-    let mut lives = vec![Life::live(&start, options.budget.steps, None, rng)?];
+    let mut lives = vec![Life::live(&start, options.budget.steps, Mishap::None, rng)?];
     let requests = lives[0].requests;
     let devices: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| requests[*device] > 0).collect();
     for _ in 0..options.losses {
         let device = devices[rng.random_range(0..devices.len())];
         let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
-        let life = Life::live(&start, options.budget.steps, Some(loss), &mut begin.clone());
+        let life = Life::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
+    }
+    for kills in kills(seed, options, &lives[0]) {
+        let life = Life::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
+        lives.push(life.map_err(|what| format!("killed after {kills:?} requests, the last one first: {what}"))?);
     }
     Ok(lives)
 }
 
+/// By themselves, so that they change nothing of the other lives.
+fn rng_of_kills(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(!seed)
+}
+
+/// After how many requests the processes of each further life are killed, the last one first.
+fn kills(seed: u64, options: &Options, whole: &Life) -> Vec<Vec<u64>> {
+    let mut rng = rng_of_kills(seed);
+    let requests = whole.requests.iter().sum::<usize>().max(1) as u64;
+    let again = |rng: &mut Pcg64Mcg| {
+        (1..rng.random_range(1..=KILLS_MOST)).map(|_| rng.random_range(0..KILLED_AGAIN_WITHIN)).collect()
+    };
+    let of_life = |_| {
+        let mut kills: Vec<u64> = again(&mut rng);
+        // Half of them at a flush: then there is something that was not flushed.
+        let flushes = whole.flushes.choose(&mut rng).filter(|_| rng.random());
+        let at_flush = flushes.and_then(|flushes| flushes.choose(&mut rng));
+        kills.push(at_flush.copied().unwrap_or_else(|| rng.random_range(0..requests)));
+        kills
+    };
+    (0..options.kills).map(of_life).collect()
+}
+
 /// Lives of a set that outlasts its log: as it is, and with the log pulled out.
-fn lasting_lives(options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
+fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, String> {
     let start = Start::new(options, Kind::Lasting, rng)?;
     let begin = rng.clone();
-    let mut lives = vec![lasting::live(&start, options.budget.steps, None, rng)?];
+    let mut lives = vec![lasting::live(&start, options.budget.steps, Mishap::None, rng)?];
     let requests = lives[0].requests[LOG];
     for _ in 0..options.losses {
         let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random() };
-        let life = lasting::live(&start, options.budget.steps, Some(loss), &mut begin.clone());
+        let life = lasting::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
+    }
+    for kills in kills(seed, options, &lives[0]) {
+        let life = lasting::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
+        lives.push(life.map_err(|what| format!("killed after {kills:?} requests, the last one first: {what}"))?);
     }
     Ok(lives)
 }
@@ -417,6 +477,9 @@ fn replay(seed: u64, state: Option<u64>, options: &Options) -> String {
     let mut command = options.budget.replay("flashlog-explorer", seed, state);
     if options.losses != Options::default().losses {
         command += &format!(" --losses {}", options.losses);
+    }
+    if options.kills != Options::default().kills {
+        command += &format!(" --kills {}", options.kills);
     }
     if let Some((name, _)) = PLANTS[1..].iter().find(|(_, plant)| *plant == options.plant) {
         command += &format!(" --plant {name}");

@@ -3,11 +3,11 @@
 use super::lasting;
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
 use super::lost::{self, Recovered};
-use super::watch::{BACKUP, LOG, MAIN, Moment, Watched};
+use super::watch::{BACKUP, LOG, MAIN, Moment, Progress, Watched};
 use super::{Further, State, procedures};
 use crate::device::CrashMode;
 use crate::numbered::content;
-use holdfast_block::flashlog::{self, Flashlog, Opened, Uuid};
+use holdfast_block::flashlog::{self, Condition, Flashlog, Opened, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -39,6 +39,13 @@ pub(super) struct Rebuilt {
     number: usize,
 }
 
+/// Whether main alone has what it must. While it is opened it may be a mixture; if what a killed process left is opened, only if it says so.
+pub(super) fn is_whole(moment: &Moment, main: &MemoryDevice) -> bool {
+    let Progress { is_open, is_left, .. } = moment.progress;
+    let is_mixture = || matches!(flashlog::inspect(main), Ok(Some(label)) if label.condition == Condition::CatchingUp);
+    is_open && !(is_left && is_mixture())
+}
+
 /// What a power cut leaves of each device.
 pub(super) struct Images {
     pub(super) main: MemoryDevice,
@@ -60,7 +67,7 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
     }
     let lost = life.lost.map(|(loss, _)| loss.device);
     // A main that failed is behind; what is promised of it is for the log to keep.
-    if life.is_synchronous() && moment.progress.is_open && lost != Some(MAIN) {
+    if life.is_synchronous() && is_whole(moment, &images.main) && lost != Some(MAIN) {
         judge_main(life, moment, moment.progress.flushed, &images.main)?;
     }
     // A log that failed is behind, when main has everything.
@@ -142,6 +149,18 @@ pub(super) fn judge(life: &Life, flushed: usize, begun: usize, found: &[u64]) ->
     // Of a write that failed, what was not taken is not in the list.
     let begun = begun.min(life.writes.len());
     nearest(&life.base, &life.writes[..begun], flushed, found).map(drop)
+}
+
+/// The last number of the block writes, so many at least, after which the contents are as found.
+pub(super) fn last(base: &[u64], writes: &[(usize, u64)], least: usize, found: &[u64]) -> Result<usize, String> {
+    let mut number = nearest(base, writes, least, found)?;
+    // What comes behind may lead to the same once more.
+    while let Some(next) =
+        (number + 1..=writes.len()).find(|next| nearest(base, &writes[..*next], *next, found).is_ok())
+    {
+        number = next;
+    }
+    Ok(number)
 }
 
 /// After how many of the block writes, so many at least, the contents are as found.

@@ -1,6 +1,8 @@
-//! The devices of a life: what they get is recorded, each request is a moment, and one of them may fail for good.
+//! The devices of a life: what they get is recorded, each request is a moment, and one of them may fail for good. The process may be killed at
+//! any request: what it had not flushed is in the devices' caches then, and the next process finds it there.
 
 use super::Plant;
+use super::life::Start;
 use crate::device::{CrashImages, Recorder};
 use holdfast_block::flashlog::Order;
 use holdfast_block::{Device, Error, Filter, MemoryDevice, Operation};
@@ -25,6 +27,8 @@ pub(super) struct Progress {
     pub(super) flushed: usize,
     /// The set has been opened: main has what the life began with.
     pub(super) is_open: bool,
+    /// It is as a killed process has left it, or is being opened by the next one.
+    pub(super) is_left: bool,
     /// Of a set that outlasts its log: main alone must have so many blocks' writes ...
     pub(super) on_main: usize,
     /// ... and backup and log these.
@@ -37,6 +41,8 @@ pub(super) struct Progress {
     pub(super) is_rescued: bool,
     /// The action.
     pub(super) step: usize,
+    /// Processes that were killed so far.
+    pub(super) kills: usize,
 }
 
 /// A moment at which the power may be cut.
@@ -49,8 +55,12 @@ pub(super) struct Moment {
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([main, log, backup], Progress { begun, flushed, step, .. }) = (self.positions, self.progress);
-        write!(f, "positions {main}, {log} and {backup}, in step {step} ({flushed} blocks flushed, {begun} begun)")
+        let ([main, log, backup], Progress { begun, flushed, step, kills, .. }) = (self.positions, self.progress);
+        let killed = if kills > 0 { format!(", {kills} times killed") } else { String::new() };
+        write!(
+            f,
+            "positions {main}, {log} and {backup}, in step {step} ({flushed} blocks flushed, {begun} begun{killed})"
+        )
     }
 }
 
@@ -61,6 +71,24 @@ pub(super) struct Loss {
     pub(super) request: usize,
     /// The write that failed is on its way to the medium all the same.
     pub(super) is_begun: bool,
+}
+
+/// What befalls a life.
+#[derive(Clone, Copy)]
+pub(super) enum Mishap<'a> {
+    None,
+    Loss(Loss),
+    /// Its processes are killed after so many requests, the last one first.
+    Kills(&'a [u64]),
+}
+
+impl Mishap<'_> {
+    pub(super) fn loss(self) -> Option<Loss> {
+        match self {
+            Mishap::Loss(loss) => Some(loss),
+            Mishap::None | Mishap::Kills(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Loss {
@@ -80,14 +108,22 @@ struct Seen {
     lost_at: Option<usize>,
     /// It is there again.
     is_back: bool,
+    /// Which of all requests were flushes of each device.
+    flushes: [Vec<u64>; 3],
+    /// After so many requests each process is killed, the last one first.
+    kills: Vec<u64>,
+    is_killed: bool,
+    /// The moments at which they were.
+    killed_at: Vec<usize>,
+    /// This process has written to the device.
+    has_written: [bool; 3],
 }
 
 /// All recorders, and the moments so far.
 pub(super) struct Watched {
     recorders: Vec<Recorder>,
     loss: Option<Loss>,
-    /// This one's flushes are answered and not made.
-    unflushed: Option<usize>,
+    plant: Plant,
     seen: Mutex<Seen>,
 }
 
@@ -96,14 +132,18 @@ impl Watched {
         Self::planted(devices, loss, Plant::Order(Order::Correct))
     }
 
-    /// The same with a mistake, if it is one of a device.
-    pub(super) fn planted(devices: [&MemoryDevice; 3], loss: Option<Loss>, plant: Plant) -> Arc<Watched> {
+    /// Those of a life, with the mistake, if it is one of a device.
+    pub(super) fn of_life(start: &Start, mishap: Mishap<'_>) -> Arc<Watched> {
+        let watched = Self::planted([&start.main, &start.log, &start.backup], mishap.loss(), start.plant);
+        if let Mishap::Kills(kills) = mishap {
+            watched.seen.lock().kills = kills.to_vec();
+        }
+        watched
+    }
+
+    fn planted(devices: [&MemoryDevice; 3], loss: Option<Loss>, plant: Plant) -> Arc<Watched> {
         let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
-        let unflushed = match plant {
-            Plant::NoFlushOf(device) => Some(device as usize),
-            Plant::Order(_) => None,
-        };
-        let watched = Arc::new(Watched { recorders, loss, unflushed, seen: Mutex::default() });
+        let watched = Arc::new(Watched { recorders, loss, plant, seen: Mutex::default() });
         watched.note();
         watched
     }
@@ -125,6 +165,11 @@ impl Watched {
         self.seen.lock().requests
     }
 
+    /// Which of all of them, counted together, were flushes of each.
+    pub(super) fn flushes(&self) -> [Vec<u64>; 3] {
+        self.seen.lock().flushes.clone()
+    }
+
     /// The moment at which a device has failed, if one has.
     pub(super) fn lost_at(&self) -> Option<usize> {
         self.seen.lock().lost_at
@@ -141,6 +186,43 @@ impl Watched {
         seen.is_back = seen.lost_at.is_some();
     }
 
+    /// The process has been killed: nothing that it does gets anywhere.
+    pub(super) fn is_killed(&self) -> bool {
+        self.seen.lock().is_killed
+    }
+
+    /// The moments at which processes were.
+    pub(super) fn killed_at(&self) -> Vec<usize> {
+        self.seen.lock().killed_at.clone()
+    }
+
+    /// Another process takes up what there is, and the next one if it is killed at that. What the devices have in their caches is there.
+    pub(super) fn taken_up<T, E>(&self, open: impl Fn() -> Result<T, E>) -> Result<T, E> {
+        loop {
+            {
+                let mut seen = self.seen.lock();
+                (seen.is_killed, seen.has_written) = (false, [false; 3]);
+            }
+            let done = open();
+            let mut seen = self.seen.lock();
+            if !seen.is_killed {
+                seen.progress.is_left = false;
+                return done;
+            }
+        }
+    }
+
+    /// So many of the blocks whose writes had begun are there: the killed process has not got further with any of the others.
+    pub(super) fn is_there(&self, count: usize) {
+        let mut seen = self.seen.lock();
+        seen.progress.begun = count;
+        seen.moments.iter_mut().for_each(|moment| moment.progress.begun = moment.progress.begun.min(count));
+    }
+
+    pub(super) fn now(&self) -> Progress {
+        self.seen.lock().progress
+    }
+
     pub(super) fn progress(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.seen.lock().progress);
     }
@@ -148,13 +230,35 @@ impl Watched {
     pub(super) fn note(&self) {
         let positions = [0, 1, 2].map(|at| self.recorders[at].position());
         let mut seen = self.seen.lock();
+        if seen.is_killed {
+            return;
+        }
         let progress = seen.progress;
         seen.moments.push(Moment { positions, progress });
     }
 
-    /// Counts a write or a flush. An error if the device has failed, with whether what it was to write is on its way all the same.
+    /// Whether a flush is made, and not only answered.
+    fn is_flushed(&self, device: usize) -> bool {
+        match self.plant {
+            Plant::Order(_) => true,
+            Plant::NoFlushOf(planted) => planted as usize != device,
+            Plant::NoFlushOfWhatIsFound(planted) => planted as usize != device || self.seen.lock().has_written[device],
+        }
+    }
+
+    /// Counts a write or a flush. An error if the process is killed, or the device has failed, with whether what it was to write is on its way all
+    /// the same.
     fn count(&self, device: usize, operation: Operation) -> Result<(), (Error, bool)> {
         let mut seen = self.seen.lock();
+        seen.tick();
+        if seen.is_killed {
+            return Err((gone(device, operation), false));
+        }
+        if operation == Operation::Flush {
+            let number = seen.requests.iter().sum::<usize>() as u64;
+            seen.flushes[device].push(number);
+        }
+        seen.has_written[device] |= operation != Operation::Flush;
         let number = seen.requests[device];
         seen.requests[device] += 1;
         match self.loss {
@@ -166,6 +270,23 @@ impl Watched {
                 Err((gone(device, operation), is_first && loss.is_begun))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl Seen {
+    fn tick(&mut self) {
+        match self.kills.last_mut() {
+            _ if self.is_killed => {}
+            Some(0) => {
+                self.kills.pop();
+                self.is_killed = true;
+                self.progress.kills += 1;
+                self.progress.is_left = true;
+                self.killed_at.push(self.moments.len() - 1);
+            }
+            Some(left) => *left -= 1,
+            None => {}
         }
     }
 }
@@ -185,7 +306,11 @@ impl Filter for Watch {
     }
 
     fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Error> {
-        if self.0.has_lost(self.1) { Err(gone(self.1, Operation::Read)) } else { self.below().read(first, bufs) }
+        if self.0.is_killed() || self.0.has_lost(self.1) {
+            Err(gone(self.1, Operation::Read))
+        } else {
+            self.below().read(first, bufs)
+        }
     }
 
     fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
@@ -199,7 +324,7 @@ impl Filter for Watch {
 
     fn on_flush(&self) -> Result<(), Error> {
         let counted = self.0.count(self.1, Operation::Flush);
-        if counted.is_ok() && self.0.unflushed != Some(self.1) {
+        if counted.is_ok() && self.0.is_flushed(self.1) {
             self.below().flush()?;
         }
         self.0.note();
