@@ -1,5 +1,5 @@
 //! Procedures that a set goes through now and then, with the power cut, or a device lost, at any request of them: making a set, making it or
-//! its backup larger, making main anew at a barrier, and comparing main with its backup. Each is done with what a power cut has left, so after
+//! its backup larger, making main anew at a barrier or without the log, and comparing main with its backup. Each is done with what a power cut has left, so after
 //! a cut of a procedure, and is done again in the end.
 
 use super::lasting::{bytes, copy, policy};
@@ -15,7 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 5] = ["create", "grow", "grow_backup", "rebuild_at", "scrub"];
+pub const NAMES: [&str; 6] = ["create", "grow", "grow_backup", "rebuild_at", "scrub", "rebuild_without_log"];
 
 /// Main, when the set is to become as large again.
 const LARGER_MAIN_BLOCKS: u64 = MAIN_BLOCKS + BLOCKS as u64;
@@ -40,7 +40,8 @@ pub(super) fn examine(
         1 => grow(life, moment, images, rng).map(|()| true),
         2 => grow_backup(life, moment, images, rng),
         3 => rebuild_at(life, moment, images, rng),
-        _ => scrub(life, moment, images, rng),
+        4 => scrub(life, moment, images, rng),
+        _ => rebuild_without_log(life, moment, images, rng),
     };
     done.map(|is_done| is_done.then_some(which)).map_err(|what| format!("{}: {what}", NAMES[which]))
 }
@@ -278,6 +279,55 @@ fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg)
         }
     }
     Ok(true)
+}
+
+/// Main made anew of the backup alone, the log being lost: as the backup is. It takes a new log.
+fn rebuild_without_log(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
+    if !has_backup(life, moment) {
+        return Ok(false);
+    }
+    let past = match Past::of_backup(copy(&images.backup)) {
+        Ok(past) => past,
+        Err(Error::Incomplete { .. }) => return Ok(false),
+        Err(error) => return Err(format!("the backup's state: {error}")),
+    };
+    let then = bytes(&past).map_err(says("the backup's state"))?;
+    judge_backup(life, moment, &past).map_err(says("the backup's state"))?;
+    let name = Uuid([7; 16]);
+    let make = |[main, _, backup]: Three| {
+        flashlog::rebuild_without_log(backup, main, name, false).map(drop).map_err(says("the first time"))
+    };
+    let new_main = MemoryDevice::new(MAIN_BLOCKS);
+    let ([main, old_log, backup], what) = cut_off([&new_main, &images.log, &images.backup], rng, make)?;
+    let open = |main: &MemoryDevice| Lasting::open_alone(copy(main), &life.options, policy(), false);
+    if let Ok(alone) = open(&main)
+        && bytes(&alone).map_err(says(&what))? != then
+    {
+        return Err(format!("{what}: main made anew in part can be used"));
+    }
+    flashlog::rebuild_without_log(backup.clone(), main.clone(), name, false).map_err(says(&what))?;
+    if Flashlog::open(copy(&main), copy(&old_log), &life.options).is_ok() {
+        return Err(format!("{what}: it takes the log that it was made anew without"));
+    }
+    let set = open(&main).map_err(says(&what))?;
+    if set.attach_log(old_log).is_ok() {
+        return Err(format!("{what}: the log that it was made anew without is attached to it"));
+    }
+    let log = Arc::new(MemoryDevice::new(flashlog::log_blocks_least()).named("log"));
+    set.attach_new_log(log.clone(), Uuid([14; 16])).map_err(says(&what))?;
+    let with_log = set.set().ok_or_else(|| format!("{what}: main is alone"))?;
+    with_log.backup(backup.clone()).map_err(says(&what))?;
+    if bytes(&set).map_err(says(&what))? != then || first_bytes(&backup) != then {
+        return Err(format!("{what}: main made anew, or the next backup, is not as the backup was"));
+    }
+    drop((with_log, set));
+    let new_main = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
+    flashlog::rebuild(backup, log.clone(), new_main.clone(), Uuid([15; 16])).map_err(says(&what))?;
+    let (set, _) = Flashlog::open(new_main, log, &life.options).map_err(says(&what))?;
+    match bytes(&set).map_err(says(&what))? == then {
+        true => Ok(true),
+        false => Err(format!("{what}: the next backup and the new log make something else")),
+    }
 }
 
 /// A block of main rots, and is made good.
