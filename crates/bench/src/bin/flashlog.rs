@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::error::Result;
-use holdfast_bench::flashlog::{Bench, Log, Setup, Sizes, backup_table, backups, real, tables};
+use holdfast_bench::flashlog::{Bench, Log, PAUSE, Setup, Sizes, backup_table, backups, real, tables};
 use holdfast_bench::machine;
 use holdfast_bench::program::{self, Progress};
 
@@ -48,7 +48,8 @@ fn compare(arguments: &Arguments) -> Result<()> {
         let Arguments { main, log, mib, rounds, .. } = arguments;
         let (dir, main, log) = (dir.clone(), main.clone(), log.clone());
         let progress = Progress::default();
-        let measured = real::measure(&real::Options { dir, main, log, mib: *mib, rounds: *rounds }, &progress)?;
+        let options = real::Options { dir, main, log, mib: *mib, rounds: *rounds, pause: PAUSE };
+        let measured = real::measure(&options, &progress)?;
         drop(progress);
         println!("{measured}");
         return Ok(());

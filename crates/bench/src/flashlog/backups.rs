@@ -1,5 +1,6 @@
 //! Backups: a full copy, then what is new in the log, against replaying the log write by write.
 
+use super::loads::Time;
 use super::{AnyModel, Bench, Log, MIB_BLOCKS, Setup, Sizes, of_device, of_set, used};
 use crate::error::Result;
 use crate::pattern::Generator;

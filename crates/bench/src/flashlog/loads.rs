@@ -1,22 +1,21 @@
 //! What is done to the devices.
 
-use super::{AnyModel, Bench, MIB_BLOCKS, of_device, used};
+use super::{AnyModel, Bench, MIB_BLOCKS, Sizes, of_device, used};
 use holdfast_block::{BLOCK_SIZE, Device};
-use holdfast_lab::device::timed::{Activity, Timed};
+use holdfast_lab::device::timed::{Activity, Pace, Timed};
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::pattern::Generator;
 
-/// A stream: bytes a second, as of a television recording, and how long.
-const STREAM_S: u64 = 600;
+/// A stream: blocks a second, as of a television recording.
 const STREAM_BLOCKS_A_SECOND: u64 = MIB_BLOCKS / 2;
 /// Seconds between its flushes.
 const STREAM_FLUSH_S: u64 = 5;
 
-/// A compilation: objects, their size, what computing one of them takes, and how many come between two flushes (5 s).
-const OBJECTS: u64 = 3000;
+/// A compilation: objects a second, their size, what computing one of them takes, and how many come between two flushes (5 s).
+const OBJECTS_A_SECOND: u64 = 5;
 const OBJECT_BLOCKS: u64 = 8;
 const OBJECT_TIME: Duration = Duration::from_millis(200);
 const OBJECTS_A_FLUSH: u64 = 25;
@@ -26,7 +25,7 @@ const ROUND_S: u64 = 120;
 const ROUND_WORK_S: u64 = 20;
 
 /// Of a pause. A Flashlog takes the disk for asleep then; its motor turns, so that starting it is nobody's.
-const PAUSE: Duration = Duration::from_secs(8);
+pub const PAUSE: Duration = Duration::from_secs(8);
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,11 +52,11 @@ pub enum Load {
     Copy,
     /// Files are read from another disk, a MiB after the other, and written in a row.
     CopyIn,
-    /// Ten minutes: 20 s in which a MiB each second is written, then 100 s in which nothing is.
+    /// Ten minutes ([`Sizes::steady_s`]): 20 s in which a MiB each second is written, then 100 s in which nothing is.
     Pauses,
-    /// Ten minutes of computing, of which each 200 ms give 32 KiB somewhere; durable every 5 s. What is read is in memory.
+    /// As long as much computing, of which each 200 ms give 32 KiB somewhere; durable every 5 s. What is read is in memory.
     Compilation,
-    /// Half a MiB each second for ten minutes, durable every 5 s.
+    /// Half a MiB each second, as long, durable every 5 s.
     Stream,
 }
 
@@ -126,45 +125,42 @@ impl Measured {
     }
 }
 
+/// Whose time a load takes.
+pub(super) trait Time: Sync {
+    /// Since some moment.
+    fn seconds(&self) -> f64;
+    /// Gives when so much is over.
+    fn pass(&self, time: Duration);
+}
+
+impl Time for Bench {
+    fn seconds(&self) -> f64 {
+        self.clock.now_ns() as f64 / 1e9
+    }
+
+    fn pass(&self, time: Duration) {
+        self.clock.pass(time);
+    }
+}
+
 impl Bench {
     /// Runs a load.
     ///
     /// # Errors
     /// Of the device, which do not happen.
     pub fn run(&self, load: Load) -> Result<Measured> {
-        if matches!(load, Load::Rewrite | Load::Overflow) {
-            self.in_a_row(0, self.sizes.load)?;
-        }
+        let mut runner = Runner::new(&*self.device, self, self.sizes, load, None);
+        runner.prepare()?;
         if load == Load::Rewrite {
             self.settle()?;
             self.clock.pass(PAUSE);
-        }
-        if load == Load::MixedReads {
-            self.scatter(1, self.sizes.scattered, false)?;
-            // More than memory keeps of what came last, and with it less than main would be woken for.
-            self.in_a_row(self.sizes.area, self.sizes.load / 2)?;
         }
         let source = match load {
             Load::CopyIn => Some(used(self.sizes.load, AnyModel::Disk, &self.clock)?),
             _ => None,
         };
         let (start_s, main, log) = (self.seconds(), self.main.activity(), self.log.as_deref().map(Timed::activity));
-        let blocks = match load {
-            Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row(0, self.sizes.load)?,
-            Load::Longer => self.in_a_row(0, 3 * self.sizes.load)?,
-            Load::Scattered(blocks) => {
-                self.scatter(blocks, (self.sizes.load / blocks).min(self.sizes.scattered), false)?
-            }
-            Load::Reads(blocks) => self.read_all(blocks, (self.sizes.load / blocks).min(self.sizes.scattered))?,
-            Load::Durable => self.scatter(1, self.sizes.scattered / 4, true)?,
-            Load::MixedReads => self.read_mixed()?,
-            Load::Mixed => self.mixed()?,
-            Load::Copy => self.copy()?,
-            Load::CopyIn => source.as_deref().map_or(Ok(0), |source| self.copy_from(source))?,
-            Load::Pauses => self.work_with_pauses()?,
-            Load::Stream => self.stream()?,
-            Load::Compilation => self.compile()?,
-        };
+        let blocks = runner.run(source.as_deref().map(|source| source as &dyn Device))?;
         Ok(Measured {
             seconds: self.seconds() - start_s,
             bytes: blocks * BLOCK_SIZE as u64,
@@ -177,26 +173,96 @@ impl Bench {
         self.device.write(first, &[IoSlice::new(bytes)]).map_err(of_device)
     }
 
-    fn read(&self, first: u64, bytes: &mut [u8]) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
+        self.device.flush().map_err(of_device)
+    }
+}
+
+/// A load on a device, modelled or real.
+pub(super) struct Runner<'a> {
+    device: &'a dyn Device,
+    time: &'a dyn Time,
+    sizes: Sizes,
+    load: Load,
+    /// Other places in each; none for the only one.
+    round: Option<u64>,
+    /// What is written, and where is read to; filled before the load begins.
+    bytes: Vec<u8>,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        device: &'a dyn Device,
+        time: &'a dyn Time,
+        sizes: Sizes,
+        load: Load,
+        round: Option<u64>,
+    ) -> Runner<'a> {
+        let blocks = match load {
+            Load::Scattered(blocks) | Load::Reads(blocks) => blocks.max(MIB_BLOCKS),
+            _ => MIB_BLOCKS,
+        };
+        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+        Generator::new(&[round.unwrap_or(0)]).fill(&mut bytes);
+        Runner { device, time, sizes, load, round, bytes }
+    }
+
+    /// What is there before the load begins.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        match self.load {
+            Load::Rewrite | Load::Overflow => self.in_a_row(0, self.sizes.load).map(drop),
+            Load::MixedReads => {
+                self.scatter(1, self.sizes.scattered, false)?;
+                // More than memory keeps of what came last, and with it less than main would be woken for.
+                self.in_a_row(self.sizes.area, self.sizes.load / 2).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the blocks that were read or written. Only [`Load::CopyIn`] has a source.
+    pub(super) fn run(&mut self, source: Option<&dyn Device>) -> Result<u64> {
+        let Sizes { load, scattered, .. } = self.sizes;
+        match self.load {
+            Load::Sequential | Load::Rewrite | Load::Overflow => self.in_a_row(0, load),
+            Load::Longer => self.in_a_row(0, 3 * load),
+            Load::Scattered(blocks) => self.scatter(blocks, (load / blocks).min(scattered), false),
+            Load::Reads(blocks) => self.read_all(blocks, (load / blocks).min(scattered)),
+            Load::Durable => self.scatter(1, scattered / 4, true),
+            Load::MixedReads => self.read_mixed(),
+            Load::Mixed => self.mixed(),
+            Load::Copy => self.copy(),
+            Load::CopyIn => source.map_or(Ok(0), |source| self.copy_from(source)),
+            Load::Pauses => self.work_with_pauses(),
+            Load::Stream => self.stream(),
+            Load::Compilation => self.compile(),
+        }
+    }
+
+    fn write(&self, first: u64, blocks: u64) -> Result<()> {
+        let bytes = &self.bytes[..blocks as usize * BLOCK_SIZE];
+        self.device.write(first, &[IoSlice::new(bytes)]).map_err(of_device)
+    }
+
+    fn read(&mut self, first: u64, blocks: u64) -> Result<()> {
+        let bytes = &mut self.bytes[..blocks as usize * BLOCK_SIZE];
         self.device.read(first, &mut [IoSliceMut::new(bytes)]).map_err(of_device)
     }
 
-    pub(super) fn flush(&self) -> Result<()> {
+    fn flush(&self) -> Result<()> {
         self.device.flush().map_err(of_device)
     }
 
     fn in_a_row(&self, start: u64, blocks: u64) -> Result<u64> {
-        let bytes = vec![0xA5; MIB_BLOCKS as usize * BLOCK_SIZE];
         for first in (start..start + blocks).step_by(MIB_BLOCKS as usize) {
-            self.write(first, &bytes)?;
+            self.write(first, MIB_BLOCKS)?;
         }
         self.flush().map(|()| blocks)
     }
 
     fn scatter(&self, blocks: u64, count: u64, each: bool) -> Result<u64> {
-        let bytes = vec![0x5A; blocks as usize * BLOCK_SIZE];
         for first in self.places(blocks, count) {
-            self.write(first, &bytes)?;
+            self.write(first, blocks)?;
             if each {
                 self.flush()?;
             }
@@ -204,96 +270,91 @@ impl Bench {
         self.flush().map(|()| blocks * count)
     }
 
-    fn read_all(&self, blocks: u64, count: u64) -> Result<u64> {
-        let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+    fn read_all(&mut self, blocks: u64, count: u64) -> Result<u64> {
         for first in self.places(blocks, count) {
-            self.read(first, &mut bytes)?;
+            self.read(first, blocks)?;
         }
         Ok(blocks * count)
     }
 
-    fn read_mixed(&self) -> Result<u64> {
-        let mut bytes = vec![0; BLOCK_SIZE];
+    fn read_mixed(&mut self) -> Result<u64> {
         let mut elsewhere = Generator::new(&[9]);
         for (at, new) in self.places(1, self.sizes.scattered).enumerate() {
             let first = if at % 2 == 0 { new } else { elsewhere.below(self.sizes.area) };
-            self.read(first, &mut bytes)?;
+            self.read(first, 1)?;
         }
         Ok(self.sizes.scattered)
     }
 
-    fn mixed(&self) -> Result<u64> {
-        let (mut bytes, mut random) = (vec![0xA5; MIB_BLOCKS as usize * BLOCK_SIZE], Generator::new(&[8]));
+    fn mixed(&mut self) -> Result<u64> {
+        let mut random = Generator::new(&[8]);
         for number in 0..self.sizes.load / MIB_BLOCKS {
-            self.write(number * MIB_BLOCKS, &bytes)?;
-            self.read(random.below(number + 1) * MIB_BLOCKS, &mut bytes)?;
+            self.write(number * MIB_BLOCKS, MIB_BLOCKS)?;
+            self.read(random.below(number + 1) * MIB_BLOCKS, MIB_BLOCKS)?;
         }
         self.flush().map(|()| 2 * self.sizes.load)
     }
 
-    fn copy(&self) -> Result<u64> {
-        let mut bytes = vec![0; MIB_BLOCKS as usize * BLOCK_SIZE];
+    fn copy(&mut self) -> Result<u64> {
         let (from, to) = (self.places(MIB_BLOCKS, self.sizes.load / MIB_BLOCKS), self.sizes.area);
         for (number, from) in from.enumerate() {
-            self.read(from, &mut bytes)?;
-            self.write(to + number as u64 * MIB_BLOCKS, &bytes)?;
+            self.read(from, MIB_BLOCKS)?;
+            self.write(to + number as u64 * MIB_BLOCKS, MIB_BLOCKS)?;
         }
         self.flush().map(|()| self.sizes.load)
     }
 
-    fn copy_from(&self, source: &Timed) -> Result<u64> {
-        let mut bytes = vec![0; MIB_BLOCKS as usize * BLOCK_SIZE];
+    fn copy_from(&mut self, source: &dyn Device) -> Result<u64> {
         for first in (0..self.sizes.load).step_by(MIB_BLOCKS as usize) {
-            source.read(first, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
-            self.write(first, &bytes)?;
+            let bytes = &mut self.bytes[..MIB_BLOCKS as usize * BLOCK_SIZE];
+            source.read(first, &mut [IoSliceMut::new(bytes)]).map_err(of_device)?;
+            self.write(first, MIB_BLOCKS)?;
         }
         self.flush().map(|()| self.sizes.load)
     }
 
     fn work_with_pauses(&self) -> Result<u64> {
-        let bytes = vec![0x22; MIB_BLOCKS as usize * BLOCK_SIZE];
-        let count = STREAM_S / ROUND_S * ROUND_WORK_S;
+        let count = self.sizes.steady_s / ROUND_S * ROUND_WORK_S;
         for (number, first) in (1..).zip(self.places(MIB_BLOCKS, count)) {
-            self.write(first, &bytes)?;
-            self.clock.pass(Duration::from_secs(1));
+            self.write(first, MIB_BLOCKS)?;
+            self.time.pass(Duration::from_secs(1));
             if number % ROUND_WORK_S == 0 {
                 self.flush()?;
-                self.clock.pass(Duration::from_secs(ROUND_S - ROUND_WORK_S));
+                self.time.pass(Duration::from_secs(ROUND_S - ROUND_WORK_S));
             }
         }
         Ok(count * MIB_BLOCKS)
     }
 
     fn compile(&self) -> Result<u64> {
-        let bytes = vec![0x11; OBJECT_BLOCKS as usize * BLOCK_SIZE];
-        for (number, first) in (1..).zip(self.places(OBJECT_BLOCKS, OBJECTS)) {
-            self.clock.pass(OBJECT_TIME);
-            self.write(first, &bytes)?;
+        let objects = self.sizes.steady_s * OBJECTS_A_SECOND;
+        for (number, first) in (1..).zip(self.places(OBJECT_BLOCKS, objects)) {
+            self.time.pass(OBJECT_TIME);
+            self.write(first, OBJECT_BLOCKS)?;
             if number % OBJECTS_A_FLUSH == 0 {
                 self.flush()?;
             }
         }
-        self.flush().map(|()| OBJECTS * OBJECT_BLOCKS)
+        self.flush().map(|()| objects * OBJECT_BLOCKS)
     }
 
     fn stream(&self) -> Result<u64> {
-        let bytes = vec![0x3C; STREAM_BLOCKS_A_SECOND as usize * BLOCK_SIZE];
-        let start_s = self.seconds();
-        for second in 0..STREAM_S {
-            let first = second * STREAM_BLOCKS_A_SECOND;
-            self.write(first, &bytes)?;
+        let start_s = self.time.seconds();
+        for second in 0..self.sizes.steady_s {
+            self.write(second * STREAM_BLOCKS_A_SECOND, STREAM_BLOCKS_A_SECOND)?;
             if (second + 1) % STREAM_FLUSH_S == 0 {
                 self.flush()?;
             }
-            let wait_s = (start_s + (second + 1) as f64 - self.seconds()).max(0.0);
-            self.clock.pass(Duration::from_secs_f64(wait_s));
+            let wait_s = (start_s + (second + 1) as f64 - self.time.seconds()).max(0.0);
+            self.time.pass(Duration::from_secs_f64(wait_s));
         }
-        self.flush().map(|()| STREAM_S * STREAM_BLOCKS_A_SECOND)
+        self.flush().map(|()| self.sizes.steady_s * STREAM_BLOCKS_A_SECOND)
     }
 
     /// Places of scattered requests, each a multiple of its length.
     fn places(&self, blocks: u64, count: u64) -> impl Iterator<Item = u64> + use<> {
-        let (mut random, area) = (Generator::new(&[blocks]), self.sizes.area);
+        let seed: Vec<u64> = [blocks].into_iter().chain(self.round).collect();
+        let (mut random, area) = (Generator::new(&seed), self.sizes.area);
         (0..count).map(move |_| random.below(area / blocks) * blocks)
     }
 }

@@ -12,7 +12,7 @@ mod tables;
 mod tests;
 
 pub use backups::{backup_table, backups};
-pub use loads::{Load, Measured};
+pub use loads::{Load, Measured, PAUSE};
 pub use tables::tables;
 
 use holdfast_block::flashlog::{self, CatchUp, Create, Flashlog, Mode, Options, Uuid};
@@ -43,12 +43,14 @@ pub struct Sizes {
     pub area: u64,
     /// Scattered requests of 4 KiB; a stick alone takes minutes for them.
     pub scattered: u64,
+    /// Seconds of a stream, of a compilation and of work with pauses.
+    pub steady_s: u64,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
         let [main, log, load, area] = [1024, 256, 192, 768].map(|mib| mib * MIB_BLOCKS);
-        Sizes { main, log, load, area, scattered: 2000 }
+        Sizes { main, log, load, area, scattered: 2000, steady_s: 600 }
     }
 }
 
@@ -228,10 +230,6 @@ impl Bench {
     fn settle(&self) -> Result<()> {
         self.flashlog.as_ref().map_or(Ok(()), |flashlog| flashlog.settle()).map_err(of_device)
     }
-
-    fn seconds(&self) -> f64 {
-        self.clock.now_ns() as f64 / 1e9
-    }
 }
 
 enum AnyModel {
@@ -256,9 +254,9 @@ fn used(blocks: u64, model: AnyModel, clock: &Arc<Virtual>) -> Result<Arc<Timed>
 }
 
 fn of_set(error: flashlog::Error) -> Error {
-    Error::Usage(format!("a modelled Flashlog: {error}"))
+    Error::Usage(format!("a Flashlog: {error}"))
 }
 
 fn of_device(error: holdfast_block::Error) -> Error {
-    Error::Usage(format!("a modelled device: {error}"))
+    Error::Usage(format!("a device: {error}"))
 }

@@ -3,7 +3,8 @@
 //! Rounds are interleaved, so that a slow phase of the machine hits all; ratios are taken within a round. Each measurement ends with what makes it
 //! durable. Main, log and backup are files in one directory, or given: then they may be different disks.
 
-use super::{Load, MIB_BLOCKS, of_device, of_set};
+use super::loads::{Runner, Time};
+use super::{Load, MIB_BLOCKS, Sizes, of_device, of_set};
 use crate::cpu;
 use crate::error::{At, Error, Result};
 use crate::measure::Summary;
@@ -16,7 +17,7 @@ use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use holdfast_integrity::Protection;
 use holdfast_naming::{NewNode, Request};
 use holdfast_object::{Durability, ObjectId, SystemClock};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub struct Options {
     pub mib: u64,
     /// How often each is measured.
     pub rounds: usize,
+    /// Before a rewrite in asynchronous mode, so that the set takes main for asleep: after 5 s.
+    pub pause: Duration,
 }
 
 /// What is measured.
@@ -55,16 +58,18 @@ enum Work {
 }
 
 impl Work {
-    const ALL: [Work; 8] = [
-        Work::Device(Load::Sequential),
-        Work::Device(Load::Scattered(1)),
-        Work::Device(Load::Scattered(16)),
-        Work::Device(Load::Scattered(MIB_BLOCKS)),
-        Work::Device(Load::Durable),
-        Work::Device(Load::Reads(1)),
-        Work::Device(Load::Reads(MIB_BLOCKS)),
-        Work::File,
-    ];
+    fn all() -> Vec<Work> {
+        let written = Load::RECORDS.map(Load::Scattered);
+        let read = Load::RECORDS.map(Load::Reads);
+        let loads = [
+            [Load::Sequential, Load::Rewrite].as_slice(),
+            &written,
+            &[Load::Durable],
+            &read,
+            &[Load::Copy, Load::CopyIn],
+        ];
+        loads.concat().into_iter().map(Work::Device).chain([Work::File]).collect()
+    }
 
     fn name(self) -> String {
         match self {
@@ -99,6 +104,8 @@ struct Devices {
     options: Options,
     main: PathBuf,
     log: PathBuf,
+    /// What is copied to the others.
+    source: PathBuf,
     made: Vec<PathBuf>,
 }
 
@@ -111,10 +118,24 @@ impl Drop for Devices {
     }
 }
 
+/// The time that everybody has.
+struct Wall(Instant);
+
+impl Time for Wall {
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+
+    fn pass(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
 /// Main or log alone, or a set of both with the threads that serve it.
 struct Opened {
     device: Arc<dyn Device>,
     set: Option<(Arc<Flashlog>, [JoinHandle<()>; 3])>,
+    mode: Option<Mode>,
 }
 
 impl Opened {
@@ -133,10 +154,16 @@ impl Opened {
 
 impl Devices {
     fn new(options: &Options) -> Result<Devices> {
-        let mut devices =
-            Devices { options: options.clone(), main: PathBuf::new(), log: PathBuf::new(), made: Vec::new() };
+        let mut devices = Devices {
+            options: options.clone(),
+            main: PathBuf::new(),
+            log: PathBuf::new(),
+            source: PathBuf::new(),
+            made: Vec::new(),
+        };
         devices.main = devices.place(options.main.clone(), "main", 4 * options.mib + 1)?;
         devices.log = devices.place(options.log.clone(), "log", 2 * options.mib)?;
+        devices.source = devices.place(None, "source", options.mib)?;
         Ok(devices)
     }
 
@@ -158,7 +185,7 @@ impl Devices {
 
     fn open(&self, on: On) -> Result<Vec<Opened>> {
         let file = |path| FileDevice::open(path, Access::ReadWrite).map_err(of_device);
-        let alone = |path| Ok(Opened { device: Arc::new(file(path)?), set: None });
+        let alone = |path| Ok(Opened { device: Arc::new(file(path)?), set: None, mode: None });
         match on {
             On::Main => Ok(vec![alone(&self.main)?]),
             On::Log => Ok(vec![alone(&self.log)?]),
@@ -179,18 +206,14 @@ impl Devices {
             let set = set.clone();
             std::thread::spawn(move || serve(&set))
         });
-        Ok(Opened { device: set.clone(), set: Some((set, threads)) })
+        Ok(Opened { device: set.clone(), set: Some((set, threads)), mode: Some(mode) })
     }
 
     fn run(&self, work: Work, on: On, round: usize) -> Result<Run> {
         let opened = self.open(on)?;
         let runs = std::thread::scope(|scope| {
             let one = |opened: &Opened| match work {
-                Work::Device(load) => {
-                    let (start, cpu) = (Instant::now(), cpu::own());
-                    let bytes = self.load(load, &*opened.device, round as u64)?;
-                    Ok((bytes, start.elapsed(), cpu::own().saturating_sub(cpu)))
-                }
+                Work::Device(load) => self.load(load, opened, round),
                 Work::File => self.file(&opened.device),
             };
             let others: Vec<_> = opened[1..].iter().map(|opened| scope.spawn(move || one(opened))).collect();
@@ -208,34 +231,32 @@ impl Devices {
         Ok(Run { mb_per_s: bytes as f64 / 1e6 / seconds, cpu_percent: 100.0 * cpu_s.as_secs_f64() / seconds })
     }
 
-    /// Gives the bytes that were moved.
-    fn load(&self, load: Load, device: &dyn Device, round: u64) -> Result<u64> {
-        let (length, most) = match load {
-            Load::Scattered(length) | Load::Reads(length) => (length, SCATTERED),
-            Load::Durable => (1, FLUSHED),
-            _ => (MIB_BLOCKS, u64::MAX),
-        };
-        let (count, area) = (most.min(self.options.mib * MIB_BLOCKS / length), device.blocks().min(self.area()));
-        let (mut bytes, mut random) = (vec![0; length as usize * BLOCK_SIZE], Generator::new(&[length, round]));
-        Generator::new(&[round]).fill(&mut bytes);
-        for number in 0..count {
-            let at = if load == Load::Sequential { number } else { random.below(area / length) } * length;
-            if matches!(load, Load::Reads(_)) {
-                device.read(at, &mut [IoSliceMut::new(&mut bytes)]).map_err(of_device)?;
-            } else {
-                device.write(at, &[IoSlice::new(&bytes)]).map_err(of_device)?;
-            }
-            if load == Load::Durable {
-                device.flush().map_err(of_device)?;
-            }
-        }
-        device.flush().map_err(of_device)?;
-        Ok(count * length * BLOCK_SIZE as u64)
+    fn sizes(&self, load: Load, device: &dyn Device) -> Sizes {
+        let mib = self.options.mib * MIB_BLOCKS;
+        // Where requests are scattered: twice a load, which a log alone has as well. Of a copy that holds both ends.
+        let area = if load == Load::Copy { mib } else { device.blocks().min(2 * mib) };
+        let scattered = if load == Load::Durable { 4 * FLUSHED } else { SCATTERED };
+        Sizes { main: 4 * mib, log: 2 * mib, load: mib, area, scattered, ..Sizes::default() }
     }
 
-    /// Where requests are scattered: twice a load, which a log alone has as well.
-    fn area(&self) -> u64 {
-        2 * self.options.mib * MIB_BLOCKS
+    /// Bytes that were moved, time, and processor time; what is there before the load is not in them.
+    fn load(&self, load: Load, opened: &Opened, round: usize) -> Result<(u64, Duration, Duration)> {
+        let (device, wall) = (&*opened.device, Wall(Instant::now()));
+        let mut runner = Runner::new(device, &wall, self.sizes(load, device), load, Some(round as u64));
+        runner.prepare()?;
+        if let (Load::Rewrite, Some((set, _))) = (load, &opened.set) {
+            set.settle().map_err(of_device)?;
+            // In the other mode nobody asks whether main is asleep.
+            if opened.mode == Some(Mode::Asynchronous) {
+                wall.pass(self.options.pause);
+            }
+        }
+        // From two threads at once.
+        let source = (load == Load::CopyIn).then(|| FileDevice::open(&self.source, Access::ReadOnlyUnlocked));
+        let source = source.transpose().map_err(of_device)?;
+        let (start, cpu) = (Instant::now(), cpu::own());
+        let blocks = runner.run(source.as_ref().map(|source| source as &dyn Device))?;
+        Ok((blocks * BLOCK_SIZE as u64, start.elapsed(), cpu::own().saturating_sub(cpu)))
     }
 
     /// Bytes, time, and processor time; making the store and closing it are not in them.
@@ -271,7 +292,7 @@ impl Devices {
         let full_s = start.elapsed().as_secs_f64();
         for _ in 0..4 {
             // The same places each time.
-            self.load(Load::Scattered(1), &*opened.device, 1)?;
+            self.load(Load::Scattered(1), &opened, 1)?;
         }
         let start = Instant::now();
         let done = back_up(set, &backup)?;
@@ -297,9 +318,10 @@ fn back_up(set: &Flashlog, backup: &Arc<FileDevice>) -> Result<BackedUp> {
 /// Of the devices.
 pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
     let mut devices = Devices::new(options)?;
-    let mut runs: Vec<[Vec<Run>; ALL_ON.len()]> = Work::ALL.map(|_| Default::default()).into();
+    let works = Work::all();
+    let mut runs: Vec<[Vec<Run>; ALL_ON.len()]> = works.iter().map(|_| Default::default()).collect();
     for round in 0..options.rounds {
-        for (work, runs) in Work::ALL.iter().zip(&mut runs) {
+        for (work, runs) in works.iter().zip(&mut runs) {
             for step in 0..ALL_ON.len() {
                 // Who begins changes from round to round.
                 let which = (step + round) % ALL_ON.len();
@@ -322,7 +344,7 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
         "sync / both",
         "async / both",
     ];
-    let body = Work::ALL.iter().zip(&runs).map(|(work, runs)| row(*work, runs)).collect();
+    let body = works.iter().zip(&runs).map(|(work, runs)| row(*work, runs)).collect();
     let backups = format!(
         "A full copy of {} MiB to a backup: {} s; the next one, of {blocks} blocks that were scattered and written four times each: {} s.",
         4 * options.mib,
@@ -363,12 +385,22 @@ mod tests {
     #[test]
     fn a_small_one_runs_in_a_directory_and_leaves_nothing_there() {
         let dir = tempfile::tempdir().expect("a directory");
-        let options = Options { dir: dir.path().into(), main: None, log: None, mib: 16, rounds: 1 };
+        let options =
+            Options { dir: dir.path().into(), main: None, log: None, mib: 16, rounds: 1, pause: Duration::ZERO };
         let text = measure(&options, &Progress::default()).expect("it runs");
         assert!(
-            Work::ALL.iter().all(|work| text.contains(&work.name())) && text.contains("full copy of 64 MiB"),
+            Work::all().iter().all(|work| text.contains(&work.name())) && text.contains("full copy of 64 MiB"),
             "{text}"
         );
+        for load in [
+            "rewrite, 1 MiB in a row",
+            "write, scattered, 16 MiB",
+            "read, scattered, 256 KiB",
+            "copy of files of 1 MiB",
+            "copy of files from another disk",
+        ] {
+            assert!(text.lines().any(|line| line.starts_with(&format!("| {load} "))), "{load}: {text}");
+        }
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 }

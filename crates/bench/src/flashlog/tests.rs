@@ -1,7 +1,8 @@
 use super::*;
 
 fn small() -> Sizes {
-    Sizes { main: 32 * MIB_BLOCKS, log: 16 * MIB_BLOCKS, load: 8 * MIB_BLOCKS, area: 24 * MIB_BLOCKS, scattered: 200 }
+    let [main, log, load, area] = [32, 16, 8, 24].map(|mib| mib * MIB_BLOCKS);
+    Sizes { main, log, load, area, scattered: 200, ..Sizes::default() }
 }
 
 fn rate(setup: Setup, load: Load) -> f64 {
