@@ -7,6 +7,7 @@ mod backups;
 mod loads;
 mod naive;
 pub mod real;
+mod store;
 mod tables;
 #[cfg(test)]
 mod tests;

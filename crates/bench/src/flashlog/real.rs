@@ -4,19 +4,15 @@
 //! durable. Main, log and backup are files in one directory, or given: then they may be different disks.
 
 use super::loads::{Runner, Time};
+use super::store::Files;
 use super::{Load, MIB_BLOCKS, Sizes, of_device, of_set};
 use crate::cpu;
-use crate::error::{At, Error, Result};
+use crate::error::{Error, Result};
 use crate::measure::Summary;
-use crate::pattern::Generator;
 use crate::program::Progress;
 use crate::report::{number, table};
-use crate::stack::{self, Stack, other};
 use holdfast_block::flashlog::{self, BackedUp, Create, Flashlog, Mode, ReadAhead, Uuid};
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
-use holdfast_integrity::Protection;
-use holdfast_naming::{NewNode, Request};
-use holdfast_object::{Durability, ObjectId, SystemClock};
 use std::io::IoSlice;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -24,8 +20,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Memory for a store's files.
-const POOL_BYTES: u64 = 32 << 20;
 /// Scattered requests, and those that are flushed each.
 const SCATTERED: u64 = 1000;
 const FLUSHED: u64 = 50;
@@ -53,8 +47,8 @@ pub struct Options {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     Device(Load),
-    /// A file of a store on the device, in pieces of 1 MiB, then synced.
-    File,
+    /// A store on the device.
+    Files(Files),
 }
 
 impl Work {
@@ -68,13 +62,13 @@ impl Work {
             &read,
             &[Load::Copy, Load::CopyIn],
         ];
-        loads.concat().into_iter().map(Work::Device).chain([Work::File]).collect()
+        loads.concat().into_iter().map(Work::Device).chain(Files::ALL.map(Work::Files)).collect()
     }
 
     fn name(self) -> String {
         match self {
             Work::Device(load) => load.name(),
-            Work::File => "a file of a store on it, 1 MiB in a row".into(),
+            Work::Files(files) => files.name().into(),
         }
     }
 }
@@ -214,7 +208,7 @@ impl Devices {
         let runs = std::thread::scope(|scope| {
             let one = |opened: &Opened| match work {
                 Work::Device(load) => self.load(load, opened, round),
-                Work::File => self.file(&opened.device),
+                Work::Files(files) => files.run(&opened.device, self.options.mib),
             };
             let others: Vec<_> = opened[1..].iter().map(|opened| scope.spawn(move || one(opened))).collect();
             let first = one(&opened[0]);
@@ -257,26 +251,6 @@ impl Devices {
         let (start, cpu) = (Instant::now(), cpu::own());
         let blocks = runner.run(source.as_ref().map(|source| source as &dyn Device))?;
         Ok((blocks * BLOCK_SIZE as u64, start.elapsed(), cpu::own().saturating_sub(cpu)))
-    }
-
-    /// Bytes, time, and processor time; making the store and closing it are not in them.
-    fn file(&self, device: &Arc<dyn Device>) -> Result<(u64, Duration, Duration)> {
-        let options = stack::Options::new(Protection::default(), POOL_BYTES, Arc::new(SystemClock::default()));
-        let stack = Stack::create(device.clone(), &options).at("make a store on", device.name())?;
-        let namespace = &stack.namespace;
-        let file = namespace.mknod(&Request::ROOT, ObjectId::ROOT, b"file", NewNode::Regular, 0o644);
-        let id = file.map_err(other).at("make a file on", device.name())?.id;
-        let mut bytes = vec![0; 1 << 20];
-        Generator::new(&[7]).fill(&mut bytes);
-        let (start, cpu) = (Instant::now(), cpu::own());
-        for at in 0..self.options.mib {
-            let written = namespace.write(&Request::ROOT, id, at << 20, &bytes, false);
-            written.map_err(other).at("write a file on", device.name())?;
-        }
-        namespace.sync(id, Durability::All).map_err(other).at("sync a file on", device.name())?;
-        let took = (self.options.mib << 20, start.elapsed(), cpu::own().saturating_sub(cpu));
-        stack.close().at("close a store on", device.name())?;
-        Ok(took)
     }
 
     /// Seconds of a full copy and of the next one, and the blocks of that.
@@ -398,6 +372,8 @@ mod tests {
             "read, scattered, 256 KiB",
             "copy of files of 1 MiB",
             "copy of files from another disk",
+            "a file of a store on it, rewrite, 1 MiB in a row",
+            "files of a store on it, copy of files of 1 MiB",
         ] {
             assert!(text.lines().any(|line| line.starts_with(&format!("| {load} "))), "{load}: {text}");
         }
