@@ -120,7 +120,7 @@ bench-metadata: ## compare the steps of protection of metadata; BENCH_ARGS="--qu
 campaign: ## strike metadata in memory, 8,000 times; CAMPAIGN_ARGS="--injections 15000", CAMPAIGN_ARGS=--write for docs/metadata-campaign.md
 	cargo run --release -p holdfast-lab --bin metadata-campaign -- --injections 8000 $(CAMPAIGN_ARGS)
 
-bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md
+bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md, "--real DIR" for real ones
 	cargo build --release -p holdfast-bench
 	$(TARGET)/release/holdfast-bench-flashlog $(BENCH_ARGS)
 

@@ -35,6 +35,9 @@ struct Arguments {
     /// With --real: how often each is measured
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// With --real: seconds of a stream and of a compilation, of which there are three each; at most eight times --mib
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    steady_s: u64,
 }
 
 fn main() -> ExitCode {
@@ -45,10 +48,10 @@ fn compare(arguments: &Arguments) -> Result<()> {
     if let Some(dir) = &arguments.real {
         let machine = machine::describe(dir);
         println!("Command: `{}`. {machine}.\n", program::command_line());
-        let Arguments { main, log, mib, rounds, .. } = arguments;
+        let Arguments { main, log, mib, rounds, steady_s, .. } = arguments;
         let (dir, main, log) = (dir.clone(), main.clone(), log.clone());
         let progress = Progress::default();
-        let options = real::Options { dir, main, log, mib: *mib, rounds: *rounds, pause: PAUSE };
+        let options = real::Options { dir, main, log, mib: *mib, rounds: *rounds, pause: PAUSE, steady_s: *steady_s };
         let measured = real::measure(&options, &progress)?;
         drop(progress);
         println!("{measured}");

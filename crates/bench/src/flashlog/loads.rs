@@ -360,7 +360,7 @@ impl<'a> Runner<'a> {
 }
 
 /// What was done between two moments.
-fn since(now: &Activity, before: &Activity) -> Activity {
+pub(super) fn since(now: &Activity, before: &Activity) -> Activity {
     let (mut wear, mut motor) = (now.wear, now.motor);
     wear.programmed -= before.wear.programmed;
     wear.erased -= before.wear.erased;

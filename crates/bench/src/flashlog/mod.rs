@@ -3,6 +3,7 @@
 //! Disk, stick and SSD are those of [`holdfast_lab::device::timed`]; time passes only while they work, so that the figures are those of the devices and
 //! the order of requests, the same on every machine. A thread serves main, in the same time. What the processor needs is in [`real`].
 
+mod awake;
 mod backups;
 mod loads;
 mod naive;

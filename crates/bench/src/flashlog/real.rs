@@ -3,7 +3,8 @@
 //! Rounds are interleaved, so that a slow phase of the machine hits all; ratios are taken within a round. Each measurement ends with what makes it
 //! durable. Main, log and backup are files in one directory, or given: then they may be different disks.
 
-use super::loads::{Runner, Time};
+use super::awake::{self, Awake, Counted, awake_table};
+use super::loads::{Runner, Time, since};
 use super::store::Files;
 use super::{Load, MIB_BLOCKS, Sizes, of_device, of_set};
 use crate::cpu;
@@ -41,6 +42,8 @@ pub struct Options {
     pub rounds: usize,
     /// Before a rewrite in asynchronous mode, so that the set takes main for asleep: after 5 s.
     pub pause: Duration,
+    /// Seconds of a stream and of a compilation; at most eight times `mib`, as main has room for.
+    pub steady_s: u64,
 }
 
 /// What is measured.
@@ -184,13 +187,12 @@ impl Devices {
             On::Main => Ok(vec![alone(&self.main)?]),
             On::Log => Ok(vec![alone(&self.log)?]),
             On::Both => Ok(vec![alone(&self.main)?, alone(&self.log)?]),
-            On::Set(mode) => Ok(vec![self.open_set(mode)?]),
+            On::Set(mode) => Ok(vec![self.open_set(Arc::new(file(&self.main)?), mode)?]),
         }
     }
 
-    fn open_set(&self, mode: Mode) -> Result<Opened> {
-        let file = |path| FileDevice::open(path, Access::ReadWrite).map_err(of_device);
-        let (main, log) = (Arc::new(file(&self.main)?), Arc::new(file(&self.log)?));
+    fn open_set(&self, main: Arc<dyn Device>, mode: Mode) -> Result<Opened> {
+        let log = Arc::new(FileDevice::open(&self.log, Access::ReadWrite).map_err(of_device)?);
         let names = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };
         flashlog::create(main.clone(), log.clone(), &names).map_err(of_set)?;
         let options = flashlog::Options { mode, ..flashlog::Options::default() };
@@ -230,7 +232,7 @@ impl Devices {
         // Where requests are scattered: twice a load, which a log alone has as well. Of a copy that holds both ends.
         let area = if load == Load::Copy { mib } else { device.blocks().min(2 * mib) };
         let scattered = if load == Load::Durable { 4 * FLUSHED } else { SCATTERED };
-        Sizes { main: 4 * mib, log: 2 * mib, load: mib, area, scattered, ..Sizes::default() }
+        Sizes { main: 4 * mib, log: 2 * mib, load: mib, area, scattered, steady_s: self.options.steady_s }
     }
 
     /// Bytes that were moved, time, and processor time; what is there before the load is not in them.
@@ -253,11 +255,29 @@ impl Devices {
         Ok((blocks * BLOCK_SIZE as u64, start.elapsed(), cpu::own().saturating_sub(cpu)))
     }
 
+    /// What main does while a load goes on, and for it afterwards.
+    fn awake(&self, load: Load, setup: &'static str, mode: Option<Mode>) -> Result<Awake> {
+        let main = FileDevice::open(&self.main, Access::ReadWrite).map_err(of_device)?;
+        let counted = Arc::new(Counted::new(Arc::new(main)));
+        let opened = match mode {
+            Some(mode) => self.open_set(counted.clone(), mode)?,
+            None => Opened { device: counted.clone(), set: None, mode: None },
+        };
+        let before = counted.activity();
+        let (_, took, _) = self.load(load, &opened, 0)?;
+        let after = counted.activity();
+        opened.close()?;
+        let (steady_s, seconds) = (self.options.steady_s, took.as_secs_f64());
+        let (meanwhile, afterwards) = (since(&after, &before), since(&counted.activity(), &after));
+        Ok(Awake { load, setup, steady_s, seconds, meanwhile, afterwards })
+    }
+
     /// Seconds of a full copy and of the next one, and the blocks of that.
     fn backups(&mut self) -> Result<(f64, f64, u64)> {
         let mib = 4 * self.options.mib + BESIDE_BLOCKS / MIB_BLOCKS;
         let path = self.place(None, "backup", mib)?;
-        let opened = self.open_set(Mode::Asynchronous)?;
+        let main = FileDevice::open(&self.main, Access::ReadWrite).map_err(of_device)?;
+        let opened = self.open_set(Arc::new(main), Mode::Asynchronous)?;
         let Some((set, _)) = &opened.set else { return Err(Error::Usage("a set was opened as a device".into())) };
         let backup = Arc::new(FileDevice::open(&path, Access::ReadWrite).map_err(of_device)?);
         set.create_backup(backup.clone(), Uuid([4; 16])).map_err(of_set)?;
@@ -304,6 +324,13 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
             }
         }
     }
+    let setups =
+        [("main", None), ("Flashlog, sync", Some(Mode::Synchronous)), ("Flashlog, async", Some(Mode::Asynchronous))];
+    let mut steady = Vec::new();
+    for (load, (setup, mode)) in awake::LOADS.iter().flat_map(|load| setups.map(|setup| (*load, setup))) {
+        progress.say(&format!("{}, {} s, {setup}", load.name(), options.steady_s));
+        steady.push(devices.awake(load, setup, mode)?);
+    }
     progress.say("backups");
     let (full_s, next_s, blocks) = devices.backups()?;
     let header = [
@@ -326,10 +353,13 @@ pub fn measure(options: &Options, progress: &Progress) -> Result<String> {
         number(next_s)
     );
     Ok(format!(
-        "MB/s, and processor time of the process in % of the time, medians of {} rounds of {} MiB.\n\n{}\n{backups}\n",
+        "MB/s, and processor time of the process in % of the time, medians of {} rounds of {} MiB.\n\n{}\n{backups}\n\nA stream and a compilation, in real time and so \
+         {} s instead of ten minutes, once each: what main does meanwhile, and afterwards until it has everything.\n\n{}",
         options.rounds,
         options.mib,
-        table(&header.map(str::to_owned), body)
+        table(&header.map(str::to_owned), body),
+        options.steady_s,
+        awake_table(&steady)
     ))
 }
 
@@ -359,8 +389,15 @@ mod tests {
     #[test]
     fn a_small_one_runs_in_a_directory_and_leaves_nothing_there() {
         let dir = tempfile::tempdir().expect("a directory");
-        let options =
-            Options { dir: dir.path().into(), main: None, log: None, mib: 16, rounds: 1, pause: Duration::ZERO };
+        let options = Options {
+            dir: dir.path().into(),
+            main: None,
+            log: None,
+            mib: 16,
+            rounds: 1,
+            pause: Duration::ZERO,
+            steady_s: 1,
+        };
         let text = measure(&options, &Progress::default()).expect("it runs");
         assert!(
             Work::all().iter().all(|work| text.contains(&work.name())) && text.contains("full copy of 64 MiB"),
@@ -376,6 +413,14 @@ mod tests {
             "files of a store on it, copy of files of 1 MiB",
         ] {
             assert!(text.lines().any(|line| line.starts_with(&format!("| {load} "))), "{load}: {text}");
+        }
+        for load in ["stream, 1 s", "compilation, 1 s"] {
+            let rows = text.lines().filter(|line| line.contains(load));
+            let rows: Vec<Vec<&str>> = rows.map(|line| line.split('|').map(str::trim).collect()).collect();
+            let written = rows.iter().map(|cells| (cells[2], cells[5] != "0.00", cells[9] != "0.00"));
+            // By itself, at once; in asynchronous mode, afterwards.
+            let expected = [("main", true, false), ("Flashlog, sync", true, false), ("Flashlog, async", false, true)];
+            assert_eq!(written.collect::<Vec<_>>(), expected, "{text}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
