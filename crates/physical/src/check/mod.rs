@@ -39,7 +39,8 @@ use walk::{ReadPages, Walk};
 pub struct CheckOptions {
     /// Bad copies of labels, superblocks and metadata are replaced by good ones. If everything that names blocks can be read and the intent log has
     /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then; entries that are free and not empty
-    /// are emptied; and an entry of a list of snapshots that cannot be read becomes that of a deleted one. Otherwise nothing is written.
+    /// are emptied; an entry of a list of snapshots that cannot be read becomes that of a deleted one; and counts of the reference table that are too
+    /// high are lowered, but for blocks that a snapshot reaches by a tree block that only it has. Otherwise nothing is written.
     pub repair: bool,
     /// Pages of regular files are not read: only metadata is checked.
     pub skip_data: bool,
