@@ -393,6 +393,9 @@ impl MetaBlock {
             ),
         };
         disk.note_unrepaired(pointer.address[0], &error);
+        if let Error::Device(_) = error {
+            disk.note_damaged(&key.place(disk, pointer.address[0]));
+        }
         Err(error)
     }
 

@@ -314,6 +314,7 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
             ("one bit is copied without a word", !is_guessed || bits > 1 || row.told == row.trials),
             ("something cannot be got back that another device had", row.missing == 0),
             ("one bit is taken for a power cut", bits != 1 || row.cut == 0),
+            ("what cannot be read is taken for a power cut", row.hit != Hit::Unreadable || row.cut == 0),
             ("damage in front of a seal is taken for a power cut", !row.target.is_sealed() || row.cut == 0),
             ("damage is taken for a power cut that is not in the log", row.target.device() == LOG || row.cut == 0),
         ];

@@ -1,10 +1,11 @@
 //! Devices that fail, and threads that get in each other's way.
 
+use crate::damage::log;
 use crate::rig::*;
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice, Operation};
 use holdfast_integrity::Algorithm;
 use holdfast_object::{DomainId, Error, Kind, LogBatch, ObjectId, ObjectStore, Op, PageSource, Side};
-use holdfast_physical::check::{CheckOptions, block_uses, check};
+use holdfast_physical::check::{BlockUse, CheckOptions, block_uses, check};
 use holdfast_physical::{CommitOrder, check::BlockRole};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -306,6 +307,23 @@ fn a_copy_has_what_could_not_be_read_for_a_moment() {
     rig.commit();
     rig.reopen();
     assert_eq!(rig.read(1, target_first, 2), [1, 2].map(|seed| Some(pattern(seed))));
+}
+
+/// As where it gives something else.
+#[test]
+fn nothing_is_logged_where_the_device_does_not_give_the_object_table() {
+    let (device, failing, mut rig) = two_pages();
+    let uses = block_uses(device.clone()).unwrap();
+    let is_table =
+        |used: &&BlockUse| used.role == BlockRole::ObjectTable && used.object.is_some_and(|key| key.object.0 > 0);
+    let table: Vec<u64> = uses.iter().filter(is_table).map(|used| used.block).collect();
+    let [first, second] = table[..] else { panic!("{table:?}") };
+    device.alter(second, |bytes| bytes.fill(0)).unwrap();
+    rig.reopen();
+    rig.module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+    failing.bad_block.store(first, Ordering::Relaxed);
+    assert!(matches!(rig.module.attributes(key(2)), Err(Error::Device(_))));
+    assert!(!log(&mut rig, 3));
 }
 
 #[test]
