@@ -393,6 +393,7 @@ impl MetaBlock {
             ),
         };
         disk.note_unrepaired(pointer.address[0], &error);
+        // That has no place of its own.
         if let Error::Device(_) = error {
             disk.note_damaged(&key.place(disk, pointer.address[0]));
         }

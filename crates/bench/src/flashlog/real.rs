@@ -124,6 +124,7 @@ impl Time for Wall {
     }
 
     fn pass(&self, time: Duration) {
+        // Nothing is waited for: a pause of so long is what is measured, as between two seconds of a stream.
         std::thread::sleep(time);
     }
 }

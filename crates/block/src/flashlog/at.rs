@@ -222,18 +222,8 @@ impl Behind {
         let mut survey = Survey { barriers: Vec::new(), end: self.from, rest_blocks: 0, damage };
         let mut scan = self.scan();
         while let Some(page) = self.next(&mut scan)? {
-            if page.head.number >= durable {
-                match self.look_for_data(&page)? {
-                    Data::There => {}
-                    Data::Cut => {
-                        unread = None;
-                        break;
-                    }
-                    Data::Unread(error) => {
-                        unread = Some(error);
-                        break;
-                    }
-                }
+            if page.head.number >= durable && self.look_for_data(&page)?.ends_log(&mut unread) {
+                break;
             }
             if !page.head.is_partial {
                 survey.end = scan.at;

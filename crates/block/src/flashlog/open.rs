@@ -280,19 +280,8 @@ impl Flashlog {
         head.next = scan.at;
         while pages > 0 {
             let page = scan.next_there()?;
-            if page.head.number >= durable {
-                match self.look_for_data(&page)? {
-                    Data::There => {}
-                    Data::Cut => {
-                        // A power cut took it, so none of what is behind it was flushed.
-                        unread = None;
-                        break;
-                    }
-                    Data::Unread(error) => {
-                        unread = Some(error);
-                        break;
-                    }
-                }
+            if page.head.number >= durable && self.look_for_data(&page)?.ends_log(&mut unread) {
+                break;
             }
             head.is_unmarked = !page.head.is_barrier && (head.is_unmarked || page.blocks() > 0);
             (head.next, last) = (scan.at, Some(page.head));

@@ -22,6 +22,19 @@ pub(super) enum Data {
     Unread(Error),
 }
 
+impl Data {
+    /// Whether the log ends in front of the page. What cannot be read there is `unread` then, in the place of what is behind: if a power cut took the
+    /// page's data, none of that was flushed.
+    pub(super) fn ends_log(self, unread: &mut Option<Error>) -> bool {
+        match self {
+            Data::There => return false,
+            Data::Cut => *unread = None,
+            Data::Unread(error) => *unread = Some(error),
+        }
+        true
+    }
+}
+
 /// Whether all data of a page is there, each block as the caller judges it.
 pub(super) fn look_for_data(
     rings: &Rings,

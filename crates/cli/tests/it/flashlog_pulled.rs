@@ -4,8 +4,9 @@ use crate::rig::{Rig, Stick, fuse};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
 
 /// The contents of a file; longer ones take a while to be written.
 fn contents(number: usize) -> Vec<u8> {
@@ -29,15 +30,16 @@ pub(crate) fn has_all(directory: &Path, count: usize, when: &str) {
     }
 }
 
-/// Writes files from this one on, until it is told to end or one fails. How many there are then, and what one failed at.
-fn work(directory: &Path, first: usize, written: &AtomicUsize, is_over: &AtomicBool) -> (usize, Option<io::Error>) {
+/// Writes files from this one on, and tells how many there are after each, until it is told to end or one fails. How many there are then, and what one
+/// failed at.
+fn work(directory: &Path, first: usize, tell: Sender<usize>, is_over: &AtomicBool) -> (usize, Option<io::Error>) {
     let mut number = first;
     while !is_over.load(Ordering::Relaxed) {
         if let Err(error) = write(directory, number) {
             return (number, Some(error));
         }
         number += 1;
-        written.store(number, Ordering::Relaxed);
+        tell.send(number).expect("somebody listens until the end");
     }
     (number, None)
 }
@@ -50,22 +52,22 @@ pub(crate) fn work_and_pull(
     after: Duration,
     is_synchronous: bool,
 ) -> usize {
-    let (written, is_over) = (AtomicUsize::new(count), AtomicBool::new(false));
+    let is_over = AtomicBool::new(false);
+    let (tell, told) = channel();
     let (now, failed) = std::thread::scope(|scope| {
-        let worker = scope.spawn(|| work(directory, count, &written, &is_over));
-        // The worker has the mount to wait for, and tells by numbers only.
-        while written.load(Ordering::Relaxed) == count && !worker.is_finished() {
-            std::thread::sleep(Duration::from_millis(1));
+        let worker = scope.spawn(|| work(directory, count, tell, &is_over));
+        let mut there = told.recv().unwrap_or(count);
+        // It is pulled in the middle of whatever is done then.
+        let until = Instant::now() + after;
+        while let Some(left) = until.checked_duration_since(Instant::now())
+            && let Ok(number) = told.recv_timeout(left)
+        {
+            there = number;
         }
-        // In the middle of whatever it does then.
-        std::thread::sleep(after);
         stick.pull();
-        let pulled_at = written.load(Ordering::Relaxed);
+        let pulled_at = told.try_iter().last().unwrap_or(there);
         // Work goes on without it, for some more files, or ends.
-        let has_gone_on = || written.load(Ordering::Relaxed) >= pulled_at + 5;
-        while !(worker.is_finished() || is_synchronous && has_gone_on()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        while told.recv().is_ok_and(|number| !is_synchronous || number < pulled_at + 5) {}
         is_over.store(true, Ordering::Relaxed);
         worker.join().unwrap()
     });
