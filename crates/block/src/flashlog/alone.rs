@@ -365,8 +365,9 @@ impl Flashlog {
         if self.stages.lock().has_some_in_log() {
             return Ok(false);
         }
-        if self.is_read_from_log() && main.labels.label.state != State::CatchingUp {
-            // What a flush has answered may be zeros, which need not be read from the log: main catches up with these as ever.
+        if self.is_read_from_log() || main.labels.label.state == State::CatchingUp {
+            // What a flush has answered and main lacks is zeros now, which need not be read from the log: main catches up with these as ever. It
+            // is what the log has durably then, and no mixture: what comes next, the log lacks, and would be left on main if it came back.
             self.apply_as_mixture(&mut main, Pace::AtOnce)?;
             if main.labels.label.state == State::CatchingUp {
                 main.labels.write(|label| label.state = State::Open).map_err(Failure::of(Side::Main))?;
@@ -389,21 +390,15 @@ impl Flashlog {
         };
         // The label first: if main had some of what the log does not have without saying so, the two would come to a state that there
         // never was when the log is back. What a flush has answered is there, so until the rest is, main is as a disk that has lost its
-        // power; but a mixture must be complete before it is said to be none.
-        let is_mixture = main.labels.label.state == State::CatchingUp;
+        // power.
         if self.options.order == Order::RescueBeforeLabel {
             self.write_all_to_main(&blocks)?;
         }
         // What the log has is marked there before it gets it, and what it has not is marked here.
         let (dirty, durable) = (self.dirty(), self.stages.lock().durable.page);
-        if !is_mixture {
-            go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
-        }
+        go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
         self.write_all_to_main(&blocks)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
-        if is_mixture {
-            go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
-        }
         Ok(true)
     }
 

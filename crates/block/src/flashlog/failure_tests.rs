@@ -1,4 +1,5 @@
 //! Failures at moments that are hard to meet: while somebody waits, while a ring is full, while something else is being mended.
+use super::catch_up::Pace;
 use super::tests::{Unplugged, block, get, names, open, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, MemoryDevice};
@@ -195,6 +196,46 @@ fn main_is_not_alone_while_it_lacks_zeros_that_were_flushed_to_the_log() {
     });
     // It goes on alone all the same: zeros need not be read from the log.
     assert!(alone.count() > 0);
+}
+
+#[test]
+fn a_mixture_gets_nothing_that_the_log_lacks_before_it_is_none() {
+    let mut counts = [0; 2];
+    for requests in 0..12 {
+        let (main, log) = set(256);
+        let (of_main, of_log) = (Unplugged::after(&main, 1000), Unplugged::after(&log, 1000));
+        let device = Flashlog::open(of_main.clone(), of_log.clone(), &options(Mode::Asynchronous)).unwrap().0;
+        put(&device, 7, 1).unwrap();
+        device.flush().unwrap();
+        // On its way, when the log fails with what it has not got yet.
+        device.apply_as_mixture(&mut device.main_side.lock(), Pace::AtOnce).unwrap();
+        assert_eq!(condition(&main), Condition::CatchingUp);
+        for at in [7, 200, 201] {
+            put(&device, at, 2).unwrap();
+        }
+        of_log.left.store(0, Ordering::Relaxed);
+        of_main.left.store(requests, Ordering::Relaxed);
+        assert!(device.flush().is_err());
+        drop(device);
+        let opened = open(&main, &log, Mode::Asynchronous);
+        counts[usize::from(opened.is_ok())] += 1;
+        match opened {
+            Ok((device, _)) => {
+                let found = [7, 200, 201].map(|at| get(&device, at));
+                assert!(
+                    found == [1, 0, 0].map(|n| if n == 0 { vec![0; BLOCK_SIZE] } else { block(n) }),
+                    "after {requests}"
+                );
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Alone { .. }), "{error}");
+                let found = get(&*main, 7);
+                assert!(found == block(1) || found == block(2), "main failed after {requests} requests");
+            }
+        }
+    }
+    // With the log as ever, and alone.
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
 /// What the label of main says.
