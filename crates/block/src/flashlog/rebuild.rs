@@ -160,12 +160,14 @@ pub fn rebuild_at(
     // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
     let state = State::CatchingUp;
     let newcomer = end.of_newcomer(Role::Main, blocks, Areas::default());
-    let label = Label { main: how.name, state, damage: of.damage, ..newcomer };
+    // A generation that is only begun is the opening's, which raises main's: an image of it from before that is older then.
+    let generation = end.generation - u64::from(end.state == State::Opening);
+    let label = Label { main: how.name, state, generation, damage: of.damage, ..newcomer };
     // It flushes main before it writes the label.
     Labelled::create(main, label)?;
     log.write(|label| {
         // The opening takes the generation that is begun.
-        label.rebuilt = label.generation;
+        label.rebuilt = generation;
         (label.generation, label.start, label.state, label.barrier, label.durable) =
             (end.generation, end.start, end.state, end.barrier, end.durable);
         label.main = how.name;

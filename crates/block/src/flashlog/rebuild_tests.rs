@@ -27,6 +27,33 @@ fn a_main_made_anew_is_of_no_use_alone_until_it_has_what_the_log_has() {
 }
 
 #[test]
+fn an_image_of_a_new_main_from_before_its_first_opening_is_older() {
+    for (is_closed, at) in [(false, At::Now), (true, At::Now), (false, At::Barrier(0)), (true, At::Barrier(0))] {
+        let (set, device) = Set::new();
+        for number in 1..4 {
+            put(&device, number, 30 + number).unwrap();
+            device.flush().unwrap();
+        }
+        if is_closed {
+            device.close().unwrap();
+        }
+        drop(device);
+        let how = Rebuild { name: Uuid([9; 16]), at, drop_later: true, accept_damage: false };
+        let main = Arc::new(MemoryDevice::new(set.main.blocks()));
+        rebuild_at(set.backup.clone(), set.log.clone(), main.clone(), &how).unwrap();
+        let image = Arc::new((*main).clone());
+        let (device, _) = open(&main, &set.log, Mode::Synchronous).unwrap();
+        // What the log has of it main has, and need not get any more.
+        put(&device, 5, 55).unwrap();
+        device.settle().unwrap();
+        drop(device);
+        let opened = open(&image, &set.log, Mode::Synchronous).map(|(device, _)| contents(&device));
+        assert!(matches!(opened, Err(Error::Older { .. })), "closed: {is_closed}, {at:?}: {:?}", opened.map(drop));
+        open(&main, &set.log, Mode::Synchronous).unwrap();
+    }
+}
+
+#[test]
 fn no_new_main_needs_data_that_is_damaged() {
     let (set, device) = Set::new();
     let data = 256 + 2 * 256;
