@@ -22,6 +22,16 @@ pub enum Error {
         /// What it should be.
         role: Role,
     },
+    /// Where the newest label is or would be, neither copy can be read, and the one before may not be true any more.
+    #[error("{device}: neither copy of the {role} device's newest label can be read: {cause}")]
+    LabelUnread {
+        /// Name of the device.
+        device: Arc<str>,
+        /// What it should be.
+        role: Role,
+        /// Why the first of them cannot.
+        cause: crate::Error,
+    },
     /// The device is of another version of the format.
     #[error("{device}: version {version} of the format is not known here (only {})", super::FORMAT_VERSION)]
     OtherVersion {

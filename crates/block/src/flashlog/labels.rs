@@ -20,7 +20,10 @@ impl Labelled {
     /// Finds the newest label of a device that should have this role.
     pub(super) fn read(device: Arc<dyn Device>, role: Role) -> Result<Labelled, Error> {
         let name = || -> Arc<str> { device.name().into() };
-        let found = newest(&*device, role)?;
+        let found = newest(&*device, role).map_err(|cause| match is_of_read(&cause) {
+            true => Error::LabelUnread { device: name(), role, cause },
+            false => cause.into(),
+        })?;
         // Those of main and backup are in the same place.
         let other = if role == Role::Log { Role::Main } else { Role::Log };
         match found {
@@ -372,7 +375,7 @@ mod tests {
             let found = Labelled::read(pair, Role::Log).map(|found| found.label.sequence);
             // Where the next one would be, nobody knows that there is none.
             match [newest, newest + 2].contains(&at) {
-                true => assert!(matches!(found, Err(Error::Device(_))), "{found:?}"),
+                true => assert!(matches!(found, Err(Error::LabelUnread { .. })), "{found:?}"),
                 false => assert!(matches!(found, Ok(sequence) if sequence == labels.label.sequence), "block {at}"),
             }
         }

@@ -555,7 +555,7 @@ impl Device for Lasting {
             return Ok(before);
         }
         self.grow_onto(device_blocks).map_err(|error| match error {
-            Error::Device(error) => error,
+            Error::Device(error) | Error::LabelUnread { cause: error, .. } => error,
             error => {
                 tracing::error!(device = &*self.name, %error, "the set cannot become larger");
                 let reason = match error {

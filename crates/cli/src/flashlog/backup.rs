@@ -237,7 +237,7 @@ pub(crate) fn run(
     let done = done.map_err(|error| {
         // What is given up is so for this backup.
         flashlog.forget_again();
-        if let Error::Device(error) = &error {
+        if let Error::Device(error) | Error::LabelUnread { cause: error, .. } = &error {
             heed(error);
         }
         let is_of_set = |of: &str| of != device.name();

@@ -145,6 +145,13 @@ pub(crate) fn explain(error: Error) -> Failure {
     let hint = match &error {
         Error::NoLabel { .. } => "holdfast flashlog status DEVICE tells what a device is",
         Error::OtherRole { .. } => "the devices may have been given in another order: status DEVICE tells what each is",
+        Error::LabelUnread { role: Role::Log, .. } => {
+            "try it in another port; if it stays so, main goes on without it: serve --without-log (in async mode with --accept-loss), and attach --new gives main a new one"
+        }
+        Error::LabelUnread { role: Role::Main, .. } => {
+            "try it in another port; if it stays so, rebuild makes main anew from the backup and the log"
+        }
+        Error::LabelUnread { .. } => "try it in another port; if it stays so, make another backup: --to OTHER",
         Error::OtherSet { .. } => "it is another set's: holdfast flashlog status DEVICE tells which",
         Error::Alone { .. } => {
             "give it its log back: holdfast flashlog attach --main MAIN --log LOG; or serve --without-log"
