@@ -2,7 +2,7 @@
 
 use super::attach::{devices_of, server_of};
 use crate::args::FlashlogCatchUp;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, exit};
 use crate::flashlog::catch_up::CatchUpReport;
 use crate::flashlog::sets;
 use crate::output::{Format, print};
@@ -10,9 +10,10 @@ use crate::progress::Progress;
 use crate::stack;
 use holdfast_block::flashlog::{Mode, Options};
 
-pub(super) fn run(arguments: &FlashlogCatchUp, format: Format) -> Result<()> {
-    print(format, &catch_up(arguments)?);
-    Ok(())
+pub(super) fn run(arguments: &FlashlogCatchUp, format: Format) -> Result<u8> {
+    let report = catch_up(arguments)?;
+    print(format, &report);
+    Ok(if report.is_complete() { exit::OK } else { exit::UNWELL })
 }
 
 fn catch_up(arguments: &FlashlogCatchUp) -> Result<CatchUpReport> {
@@ -32,5 +33,6 @@ fn catch_up(arguments: &FlashlogCatchUp) -> Result<CatchUpReport> {
     let (set, opened) = sets::open(main, log, &options)?;
     let behind_blocks = if options.mode == Mode::Asynchronous { set.behind_blocks() } else { opened.blocks };
     set.close().map_err(stack::says)?;
-    Ok(CatchUpReport::of(&set, behind_blocks, opened.is_end_unread))
+    let report = CatchUpReport::of(&set, behind_blocks);
+    Ok(if opened.is_end_unread { report.begun_anew(options.mode) } else { report })
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(action: &FlashlogAction, format: Format, level: Option<LogLeve
         FlashlogAction::Status(arguments) => status::run(arguments, format),
         FlashlogAction::Backup(arguments) => backup::run(arguments, format),
         FlashlogAction::Rebuild(arguments) => rebuild::run(arguments, format),
-        FlashlogAction::CatchUp(arguments) => catch_up::run(arguments, format).map(|()| exit::OK),
+        FlashlogAction::CatchUp(arguments) => catch_up::run(arguments, format),
         FlashlogAction::Scrub(arguments) => scrub::run(arguments, format),
         FlashlogAction::At(arguments) => at::run(arguments, format).map(|()| exit::OK),
         FlashlogAction::Attach(arguments) => attach::attach(arguments, format),
