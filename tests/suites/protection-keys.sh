@@ -82,7 +82,7 @@ cat >"$WORK/root/init" <<INIT
 for command in grep poweroff uname modprobe dd md5sum cmp pidof mkdir rm cp ln chown chmod cat touch true switch_root; do
     /bin/busybox ln -s busybox /bin/\$command
 done
-mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mkdir -p /tmp
 export PATH=/bin RUST_BACKTRACE=0
 cd /tmp
 echo "kernel \$(uname -r)"
@@ -93,7 +93,7 @@ mkdir /disk/tmp
 [ "$ONLY" = yama ] || . /tests/keys
 # The tests of containers exchange the root directory, which the one in memory that a kernel begins with does not permit.
 for part in /*; do
-    case \$part in /disk | /proc | /sys | /dev | /tmp | /init) ;; *) cp -a "\$part" /disk/ ;; esac
+    case \$part in /disk | /proc | /sys | /dev | /init) ;; *) cp -a "\$part" /disk/ ;; esac
 done
 mkdir -p /disk/proc /disk/sys /disk/dev
 ln -s / /disk/disk
