@@ -21,6 +21,10 @@ const SCRIBBLERS: [&str; 12] = [
     "snapshot/scribble.rs",
 ];
 
+/// Files from which bytes of a block change together with its sums, and nothing of it is counted for the audit: in a block that has just been read, what is
+/// in free entries and in pointers that cannot be; and by the lab.
+const UNCOUNTED: [&str; 5] = ["check/walk.rs", "damage.rs", "meta_block.rs", "meta_block/owned.rs", "scribble/mod.rs"];
+
 /// Files that call a `write` with arguments: of `LockedBlock`, past the typed updates, or of a device.
 const WRITERS: [&str; 8] = [
     "disk.rs",
@@ -51,17 +55,17 @@ fn sources(root: &Path, below: &str, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// Files with a call of a method with this name. `but`: what stands before or behind the name of others that are called the same.
-fn callers(of: &str, but: &[&str]) -> BTreeSet<String> {
+/// Files with one of these `calls`, as they stand in the code. `but`: what stands before or behind those of others that are called the same.
+fn callers(calls: &[&str], but: &[&str]) -> BTreeSet<String> {
     let mut found = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
     assert!(found.len() > 90, "the sources are where they were");
-    let call = format!(".{of}(");
-    let calls = |code: &str| {
+    let has_one = |code: &str| {
         let code = but.iter().fold(code.to_string(), |code, but| code.replace(but, ""));
-        code.lines().any(|line| line.contains(&call) && !line.trim_start().starts_with("//"))
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.any(|line| calls.iter().any(|call| line.contains(call)))
     };
-    found.into_iter().filter(|(_, code)| calls(code)).map(|(path, _)| path).collect()
+    found.into_iter().filter(|(_, code)| has_one(code)).map(|(path, _)| path).collect()
 }
 
 fn set(files: &[&str]) -> BTreeSet<String> {
@@ -70,15 +74,21 @@ fn set(files: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn nobody_else_writes_to_metadata_past_its_sums() {
-    // What has been noticed is counted by the same name; and the allocator has noticed something.
-    let mut all = callers("scribbled", &["counters.scribbled("]);
-    all.extend(callers("scribbled_count", &[]));
-    all.extend(callers("scribble", &[".scribble()"]));
+    // Whatever begins so: the bytes of a block, counts (`scribbled_count`), what has been counted of a block (`scribbled_changes`), a new one too. What has
+    // been noticed is counted by the same name; and the allocator has noticed something.
+    let all = callers(&[".scribbled", "::scribbled", ".scribble("], &["counters.scribbled(", ".scribble()"]);
     assert_eq!(all, set(&SCRIBBLERS), "left: who does; right: who may");
+}
+
+#[test]
+fn nobody_else_changes_metadata_past_what_the_audit_counts() {
+    // A list's `clear` has no arguments.
+    let all = callers(&[".put_over(", ".clear(&", ".scribbled_unseen("], &[]);
+    assert_eq!(all, set(&UNCOUNTED), "left: who does; right: who may");
 }
 
 #[test]
 fn nobody_else_writes_to_locked_memory() {
     // A lock's `write` has no arguments.
-    assert_eq!(callers("write", &[".write()"]), set(&WRITERS), "left: who does; right: who may");
+    assert_eq!(callers(&[".write("], &[".write()"]), set(&WRITERS), "left: who does; right: who may");
 }
