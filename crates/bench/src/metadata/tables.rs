@@ -47,7 +47,7 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
 }
 
 /// What the audit adds to rolling checksums, by counting updates and by comparison with copies, and how many times as much the latter is (with
-/// its interval; the goal is ten for transactions); nothing if one of the three was not measured.
+/// its interval; the goal is ten); nothing if one of the three was not measured.
 fn audits(plan: &Plan, rows: &[Row]) -> String {
     let position = |wanted| plan.steps.iter().position(|step| *step == wanted);
     let positions = [Step::Rolling, Step::Audited, Step::Compared].map(position);
