@@ -28,6 +28,8 @@ pub(crate) struct Options {
     pub(crate) mode: Protection,
     /// How blocks of metadata are protected.
     pub(crate) metadata: MetadataProtection,
+    /// Whether transactions of names are audited.
+    pub(crate) audits_names: bool,
     /// Memory for file contents.
     pub(crate) pool_bytes: u64,
     pub(crate) clock: Arc<dyn Clock>,
@@ -36,14 +38,14 @@ pub(crate) struct Options {
 impl Options {
     /// With metadata protected as everywhere.
     pub(crate) fn new(mode: Protection, pool_bytes: u64, clock: Arc<dyn Clock>) -> Options {
-        Options { mode, metadata: MetadataProtection::default(), pool_bytes, clock }
+        Options { mode, metadata: MetadataProtection::default(), audits_names: true, pool_bytes, clock }
     }
 }
 
 impl Stack {
     /// Opens the store on a device.
     pub(crate) fn open(device: Arc<dyn Device>, options: &Options) -> io::Result<Stack> {
-        let Options { mode, metadata, pool_bytes, clock } = options.clone();
+        let Options { mode, metadata, audits_names, pool_bytes, clock } = options.clone();
         let frames = u32::try_from(pool_bytes / PAGE_SIZE as u64).map_err(io::Error::other)?;
         let log_bytes = (pool_bytes / 16).clamp(2 << 20, 32 << 20) as usize;
         let arena = Arena::new(frames, log_bytes).map_err(other)?;
@@ -58,8 +60,7 @@ impl Stack {
         let limits = CacheOptions::for_frames(frames);
         let (cache, _) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, limits).map_err(other)?;
         let cache = Arc::new(cache);
-        let unaudited = matches!(metadata, MetadataProtection::Off | MetadataProtection::Rolling);
-        let options = NamingOptions { atime: Atime::Relative, unaudited, ..NamingOptions::default() };
+        let options = NamingOptions { atime: Atime::Relative, unaudited: !audits_names, ..NamingOptions::default() };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
         Ok(Stack { cache, namespace })
     }

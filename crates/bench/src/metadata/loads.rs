@@ -131,7 +131,8 @@ impl Load {
     pub(super) fn measure(self, plan: &Plan, image: &MemoryDevice, step: Step, round: u64) -> Result<Cost> {
         let measured = || {
             let clock = Arc::new(Forwarded::default());
-            let options = Options { metadata: step.protection(), ..self.options(plan, clock.clone()) };
+            let (metadata, audits_names) = (step.protection(), step.audits_names());
+            let options = Options { metadata, audits_names, ..self.options(plan, clock.clone()) };
             let stack = Stack::open(Arc::new(image.clone()), &options)?;
             let used = self.warm_up(plan, stack, round)?;
             clock.forward_ns(UNSEEN_NS);

@@ -30,23 +30,26 @@ pub enum Step {
     Off,
     /// Rolling checksums, verified.
     Rolling,
-    /// The same, and the audit.
+    /// The same, and the audit of names, of each transaction.
+    Names,
+    /// The same, and that of recovery points.
     Audited,
     /// The same, and memory that is locked with protection keys.
     Locked,
-    /// Rolling checksums, and an audit that compares blocks with copies instead of seeing the updates.
+    /// Rolling checksums, the audit of names, and one of recovery points that compares blocks with copies instead of seeing the updates.
     Compared,
 }
 
 impl Step {
     /// All of them: from the least on, and what they are compared with besides.
-    pub const ALL: [Step; 5] = [Step::Off, Step::Rolling, Step::Audited, Step::Locked, Step::Compared];
+    pub const ALL: [Step; 6] = [Step::Off, Step::Rolling, Step::Names, Step::Audited, Step::Locked, Step::Compared];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
         match self {
             Step::Off => "off",
             Step::Rolling => "rolling checksums",
+            Step::Names => "and the audit of names",
             Step::Audited => "and the audit",
             Step::Locked => "and locked pages",
             Step::Compared => "audit by copies",
@@ -56,10 +59,14 @@ impl Step {
     fn protection(self) -> MetadataProtection {
         match self {
             Step::Off => MetadataProtection::Off,
-            Step::Rolling => MetadataProtection::Rolling,
+            Step::Rolling | Step::Names => MetadataProtection::Rolling,
             Step::Audited | Step::Locked => MetadataProtection::Audited,
             Step::Compared => MetadataProtection::Compared,
         }
+    }
+
+    fn audits_names(self) -> bool {
+        !matches!(self, Step::Off | Step::Rolling)
     }
 }
 

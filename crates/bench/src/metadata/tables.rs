@@ -46,20 +46,20 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
     format!("## CPU time of an operation\n\n{ratios}{}\n## Goals\n\n{goals}", audits(plan, rows))
 }
 
-/// What the audit adds to rolling checksums, by counting updates and by comparison with copies, and how many times as much the latter is (with
-/// its interval; the goal is ten); nothing if one of the three was not measured.
+/// What the audit of recovery points adds to rolling checksums and the audit of names, by counting updates and by comparison with copies, and how many
+/// times as much the latter is (with its interval; the goal is ten); nothing if one of the three was not measured.
 fn audits(plan: &Plan, rows: &[Row]) -> String {
     let position = |wanted| plan.steps.iter().position(|step| *step == wanted);
-    let positions = [Step::Rolling, Step::Audited, Step::Compared].map(position);
-    let [Some(rolling), Some(audited), Some(compared)] = positions else { return String::new() };
+    let positions = [Step::Names, Step::Audited, Step::Compared].map(position);
+    let [Some(names), Some(audited), Some(compared)] = positions else { return String::new() };
     let header = ["load", "counting updates, ns", "comparing with copies, ns", "times as much"].map(str::to_owned);
     let body = rows.iter().map(|row| {
-        let [rolling, audited, compared] = [rolling, audited, compared].map(|step| micros(&row.costs[step]));
-        let times = Multiple::of(&rolling, &audited, &compared);
+        let [names, audited, compared] = [names, audited, compared].map(|step| micros(&row.costs[step]));
+        let times = Multiple::of(&names, &audited, &compared);
         let times = times.map_or_else(|| "–".to_owned(), |times| multiple(&times));
-        vec![row.load.name().to_owned(), more(&rolling, &audited), more(&rolling, &compared), times]
+        vec![row.load.name().to_owned(), more(&names, &audited), more(&names, &compared), times]
     });
-    format!("\n## The audit: more than rolling checksums\n\n{}", table(&header, body.collect()))
+    format!("\n## The audit of recovery points: more than without\n\n{}", table(&header, body.collect()))
 }
 
 /// `∞`: the lesser cost cannot be told from nothing.
@@ -82,7 +82,9 @@ fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
         for (costs, step) in row.costs[1..].iter().zip(steps) {
             let ratio = Ratio::of(&micros(&row.costs[0]), &micros(costs));
             // What is measured for comparison only has none.
-            if let (Some(goal), Some(ratio)) = (goal(row.load).filter(|_| *step != Step::Compared), ratio) {
+            if let (Some(goal), Some(ratio)) =
+                (goal(row.load).filter(|_| !matches!(step, Step::Names | Step::Compared)), ratio)
+            {
                 let verdict = Verdict::of(&ratio, goal).name();
                 let cells = [row.load.name(), step.name(), &format!("{goal:.3}"), &shown(&ratio, DIGITS), verdict];
                 goals.push(cells.map(str::to_owned).to_vec());
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn both_audits_are_told_beside_each_other() {
-        let steps = vec![Step::Off, Step::Rolling, Step::Audited, Step::Compared];
+        let steps = vec![Step::Off, Step::Names, Step::Audited, Step::Compared];
         let slower = [0, 10, 12, 40];
         let costs = slower.map(|slower| row(Load::Create, slower).costs.swap_remove(1)).to_vec();
         let text = tables(&Plan { steps, ..plan() }, &[Row { load: Load::Create, costs }]);

@@ -51,6 +51,40 @@ fn tell(what: &str, whole: (f64, f64), alone: (f64, f64)) {
     println!("{what:24} {whole:7.1} ({whole_least:6.1}) ns whole, {alone:7.1} ({alone_least:6.1}) ns its counting");
 }
 
+/// Median and least nanoseconds of a block that is copied to be changed, of `changes` pointers put there in random order, and of its end in the audit; of
+/// 64 such blocks each time, and one look at what they add up to.
+fn of_blocks(protection: MetadataProtection, changes: usize) -> (f64, f64) {
+    let mut full = OwnedBlock::new(KEY, MetadataProtection::Rolling);
+    (0..64).for_each(|slot| full.edit(KEY).put_pointer(slot, &pointer(slot)));
+    let mut audit = Audit::default();
+    nanos(|turn| {
+        if turn % 64 == 0 {
+            black_box(audit.unmatched());
+            audit = Audit::default();
+        }
+        let mut block = OwnedBlock::from((*full).clone(), protection);
+        for change in 0..changes {
+            let new = pointer(turn * changes + change);
+            block.edit(KEY).put_pointer(place(turn * changes + change).1 % 64, black_box(&new));
+        }
+        let watched = block.release();
+        audit.complete(KEY, &block, watched).expect("nobody has written to it");
+    })
+}
+
+/// The goal is ten times. What both share is not in it: the copy of a block, and its checksums.
+fn tell_counting_and_comparing() {
+    let all = [MetadataProtection::Rolling, MetadataProtection::Audited, MetadataProtection::Compared];
+    for changes in [1, 4, 16, 64] {
+        let [(_, rolling), (_, counting), (_, comparing)] = all.map(|protection| of_blocks(protection, changes));
+        let (counting, comparing) = (counting - rolling, comparing - rolling);
+        let times = comparing / counting;
+        println!(
+            "{changes:2} pointers of a block     {rolling:7.1} ns, counting {counting:+7.1}, by copies {comparing:+7.1}: {times:4.1} times"
+        );
+    }
+}
+
 #[test]
 fn every_kind_of_update_is_counted_at_a_cost() {
     let mut blocks: Vec<OwnedBlock> = (0..64).map(|_| OwnedBlock::new(KEY, MetadataProtection::Audited)).collect();
@@ -130,4 +164,5 @@ fn every_kind_of_update_is_counted_at_a_cost() {
     let (alone, least) = nanos(|_| trees.audit_epoch(&rig.module.base, &label, &last, black_box(&last)).unwrap());
     println!("{:24} {alone:7.1} ({least:6.1}) ns", "all equations");
     assert_eq!(rig.module.status().counters.audit_failures, 0);
+    tell_counting_and_comparing();
 }
