@@ -6,7 +6,6 @@
 
 use crate::PAGE_SIZE;
 use crate::page::AHEAD;
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 mod fletcher;
@@ -62,13 +61,6 @@ pub(crate) fn xor64(bytes: &[u8]) -> Option<u64> {
         return Some(unsafe { xor64_avx2(bytes) });
     }
     None
-}
-
-/// Copies a block, and gives the xor64 of what was read of it; or does nothing, if the CPU has no suitable unit.
-#[inline]
-pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> Option<u64> {
-    // SAFETY: the feature was detected.
-    has_wide().then(|| unsafe { xor64_copied_avx512(from, to) })
 }
 
 /// Column sums of the first words of `words` (the count is returned, a multiple of two vectors' words), or `None`.
@@ -225,30 +217,6 @@ fn xor64_asking_avx512(block: &[u8; PAGE_SIZE], ahead: &[u8; PAGE_SIZE]) -> u64 
         sum = [_mm512_xor_si512(sum[0], load512(one)), _mm512_xor_si512(sum[1], load512(two))];
     }
     lanes512(_mm512_xor_si512(sum[0], sum[1])).into_iter().fold(0, |x, y| x ^ y)
-}
-
-#[target_feature(enable = "avx512f")]
-fn xor64_copied_avx512(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> u64 {
-    let mut sum = _mm512_setzero_si512();
-    for (from, to) in from.as_chunks::<64>().0.iter().zip(to.as_chunks_mut::<64>().0) {
-        let row = load512_once(from);
-        sum = _mm512_xor_si512(sum, row);
-        // SAFETY: `to` is 64 writable bytes, and the store has no demand on alignment.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), row) };
-    }
-    lanes512(sum).into_iter().fold(0, |x, y| x ^ y)
-}
-
-/// A load of which the compiler knows nothing. Of loads that it knows, each stored again, it makes a `memcpy` and reads all a second time.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load512_once(chunk: &[u8; 64]) -> __m512i {
-    let row;
-    // SAFETY: `chunk` is 64 readable bytes, the load has no demand on alignment, and does nothing else.
-    unsafe {
-        asm!("vmovdqu64 {row}, [{chunk}]", row = lateout(zmm_reg) row, chunk = in(reg) chunk.as_ptr(), options(pure, readonly, nostack, preserves_flags));
-    }
-    row
 }
 
 #[target_feature(enable = "avx2")]

@@ -20,17 +20,6 @@ pub fn xor64(bytes: &[u8]) -> u64 {
     xor64_portable(bytes)
 }
 
-/// Copies a block, and gives the xor64 of what was read of it.
-pub(crate) fn xor64_copied(from: &[u8; PAGE_SIZE], to: &mut [u8; PAGE_SIZE]) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(sum) = simd::xor64_copied(from, to) {
-        return sum;
-    }
-    let sum = xor64(from);
-    to.copy_from_slice(from);
-    sum
-}
-
 pub(crate) fn xor64_portable(bytes: &[u8]) -> u64 {
     let (words, tail) = bytes.as_chunks::<8>();
     let body = words.iter().fold(0, |sum, word| sum ^ u64::from_le_bytes(*word));
