@@ -21,6 +21,9 @@ pub(crate) struct FletcherColumns {
 
 /// The bits of a column below its upper 16.
 const TOP: u32 = 48;
+/// So many vectors of a block are added in each turn of the loop. With four a block in the second cache took 26 to 34 ns on a Zen 5 by where the loop
+/// happened to lie in the program, with this 27 to 29; all 64 without a loop take 40.
+const UNROLLED_ROWS: usize = 16;
 /// Of two vectors the upper halves of their columns: lanes 1 and 3 of each.
 const UPPER_HALVES: i32 = 0b11_01_11_01;
 
@@ -97,8 +100,10 @@ impl Lanes512 {
 #[target_feature(enable = "avx512f")]
 pub(super) fn fletcher_block_avx512(block: &[u8; PAGE_SIZE]) -> FletcherColumns {
     let mut lanes = Lanes512::zero();
-    for [one, two] in block.as_chunks::<64>().0.as_chunks::<2>().0 {
-        lanes.add([load512(one), load512(two)]);
+    for rows in block.as_chunks::<64>().0.as_chunks::<UNROLLED_ROWS>().0 {
+        for [one, two] in rows.as_chunks::<2>().0 {
+            lanes.add([load512(one), load512(two)]);
+        }
     }
     lanes.columns()
 }
