@@ -43,13 +43,13 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
             continue;
         }
         let rows: Vec<(String, &[Vec<Cost>])> = rows.iter().map(|row| (row.work.name(), &row.costs[..])).collect();
-        text += &format!("## {}, by CPU time\n\n{}\n", capitalised(way.name()), ratios(&plan.modes, &rows, true));
+        text += &format!("### {}, by CPU time\n\n{}\n", capitalised(way.name()), ratios(&plan.modes, &rows, true));
         text += &format!("By wall clock:\n\n{}\n", ratios(&plan.modes, &rows, false));
     }
     let goals = goals(plan, rows);
     if !goals.is_empty() {
         let header = ["row", "mode", "goal", "ratio (95 % interval)", "verdict"].map(str::to_owned);
-        text += &format!("## Goals\n\nBy CPU time:\n\n{}", table(&header, goals));
+        text += &format!("### Goals\n\nBy CPU time:\n\n{}", table(&header, goals));
     }
     text
 }
@@ -83,7 +83,7 @@ fn ratios(modes: &[Protection], rows: &[(String, &[Vec<Cost>])], by_cpu: bool) -
 pub fn load_tables(modes: &[Protection], rows: &[LoadRow]) -> String {
     let rows: Vec<(String, &[Vec<Cost>])> = rows.iter().map(|row| (row.load.to_string(), &row.costs[..])).collect();
     format!(
-        "## Loads through the mount, by CPU time\n\n{}\nBy wall clock:\n\n{}",
+        "### Loads through the mount, by CPU time\n\n{}\nBy wall clock:\n\n{}",
         ratios(modes, &rows, true),
         ratios(modes, &rows, false)
     )
@@ -104,7 +104,7 @@ pub fn switch_table(seconds: u64, rows: &[SwitchRow]) -> String {
         ]
     });
     let table = table(&header.map(str::to_owned), body.collect());
-    format!("## The webserver by t_switch, in a run of {seconds} s (figure 9 of the paper)\n\n{table}")
+    format!("### The webserver by t_switch, in a run of {seconds} s (figure 9 of the paper)\n\n{table}")
 }
 
 /// With a t_switch of 0 no page goes over: readers go by the strong checksum from the beginning.
