@@ -56,7 +56,13 @@ fn main() -> ExitCode {
          made anew in {}",
         report.replayed, report.cut, report.rounds, report.rebuilt
     );
-    println!("a process had been killed before, and another one had gone on with what it left, in {}", report.killed);
+    let [once, twice, thrice] = report.killed;
+    println!(
+        "a process had been killed before, and another one had gone on with what it left, in {} (in {twice} two, in {thrice} three); main \
+         was taken up alone in {}",
+        once + twice + thrice,
+        report.taken_up_alone
+    );
     let [main, log, backup] = report.lost;
     println!(
         "a device had failed: main in {main}; the log in {log}, and main was alone in {}; the backup in {backup}, and another was made \

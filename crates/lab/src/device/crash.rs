@@ -5,13 +5,14 @@
 //! block. One image costs time in proportion to the writes not covered, not to the device: images share their blocks with
 //! the log and with each other.
 
-use holdfast_block::MemoryDevice;
+use holdfast_block::{Device, Error, MemoryDevice};
 use rand::Rng;
 use rand::seq::SliceRandom;
+use std::io::IoSlice;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::recorder::{Entry, Recorded};
+use super::recorder::{Entry, Recorded, Recorder};
 use super::{SECTOR_BYTES, SECTORS_PER_BLOCK, Tear};
 
 /// What becomes of the writes that no flush has covered.
@@ -151,17 +152,79 @@ impl CrashImages {
     }
 
     /// What is durable at a position, and the writes that may be there beside it, in order.
+    /// What a process that is killed at `position` leaves.
+    ///
+    /// # Panics
+    /// If the position is not one of [`CrashImages::positions`].
+    pub fn left(&self, position: usize) -> Left {
+        let at = self.durable_at(position);
+        let cached = self.at_risk(at, position).map(|number| Arc::clone(recorded(&self.entries, number))).collect();
+        Left { durable: at.image.clone(), cached }
+    }
+
     fn volatile(&self, position: usize) -> (&MemoryDevice, Vec<&Recorded>) {
+        let durable = self.durable_at(position);
+        let writes = self.at_risk(durable, position);
+        (&durable.image, writes.map(|number| &**recorded(&self.entries, number)).collect())
+    }
+
+    fn durable_at(&self, position: usize) -> &Durable {
         assert!(position <= self.entries.len(), "position {position} of {}", self.entries.len());
         let at = self.durable.partition_point(|durable| durable.position <= position) - 1;
-        let durable = &self.durable[at];
+        &self.durable[at]
+    }
+
+    /// Entry numbers of the writes that no flush has covered.
+    fn at_risk<'a>(&'a self, durable: &'a Durable, position: usize) -> impl Iterator<Item = usize> + 'a {
         let since = (durable.position..position).filter(|number| matches!(self.entries[*number], Entry::Write(_)));
-        let writes = durable.uncovered.iter().copied().chain(since);
-        (&durable.image, writes.map(|number| recorded(&self.entries, number)).collect())
+        durable.uncovered.iter().copied().chain(since)
     }
 }
 
-fn recorded(entries: &[Entry], number: usize) -> &Recorded {
+/// A device as a killed process leaves it: what is durable, and in its cache what was not flushed.
+#[derive(Clone)]
+pub struct Left {
+    durable: MemoryDevice,
+    cached: Vec<Arc<Recorded>>,
+}
+
+impl Left {
+    /// Nothing of this one is in a cache.
+    pub fn durable(device: &MemoryDevice) -> Left {
+        Left { durable: device.clone(), cached: Vec::new() }
+    }
+
+    /// What the next process finds.
+    pub fn seen(&self) -> MemoryDevice {
+        let seen = self.durable.clone();
+        self.cached.iter().for_each(|write| apply(&seen, write));
+        seen
+    }
+
+    /// The same, recorded: what is in the cache is at stake until that process flushes the device.
+    ///
+    /// # Errors
+    /// None of a device in memory.
+    pub fn recorder(&self) -> Result<Recorder, Error> {
+        let recorder = Recorder::in_memory(&self.durable);
+        for write in &self.cached {
+            let blocks: Vec<IoSlice<'_>> = write.blocks.iter().map(|block| IoSlice::new(&block[..])).collect();
+            recorder.write(write.first, &blocks)?;
+        }
+        Ok(recorder)
+    }
+
+    /// The device is larger now.
+    ///
+    /// # Errors
+    /// None of a device in memory.
+    pub fn larger(self, blocks: u64) -> Result<Left, Error> {
+        self.durable.grow(blocks)?;
+        Ok(self)
+    }
+}
+
+fn recorded(entries: &[Entry], number: usize) -> &Arc<Recorded> {
     match &entries[number] {
         Entry::Write(recorded) => recorded,
         Entry::Flush { .. } => unreachable!("only writes are kept by number"),

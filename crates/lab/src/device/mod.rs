@@ -16,7 +16,7 @@ mod recorder;
 mod tests;
 pub mod timed;
 
-pub use crash::{CrashImages, CrashMode};
+pub use crash::{CrashImages, CrashMode, Left};
 pub use fault::{FaultDevice, Firing};
 pub use plan::{Fault, FaultPlan, Rule, Tear};
 pub use recorder::Recorder;

@@ -67,7 +67,7 @@ pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pc
 }
 
 /// As a server is started: with the log, or main alone if it says so. With `is_new`, the log may have the beginnings of a new one.
-fn open(
+pub(super) fn open(
     main: &Arc<dyn Device>,
     log: &Arc<dyn Device>,
     options: &flashlog::Options,
@@ -75,9 +75,23 @@ fn open(
 ) -> Result<Lasting, Error> {
     match Flashlog::open(Arc::clone(main), Arc::clone(log), options) {
         Ok((set, _)) => Ok(Lasting::of(set, policy())),
-        Err(Error::Alone { .. }) => Lasting::open_alone(Arc::clone(main), options, policy(), true),
-        Err(_) if is_new => Lasting::open_alone(Arc::clone(main), options, policy(), true),
+        Err(error) if is_alone(&error) || is_new && is_no_log(&error, &**log) => {
+            Lasting::open_alone(Arc::clone(main), options, policy(), true)
+        }
         Err(error) => Err(error),
+    }
+}
+
+fn is_alone(error: &Error) -> bool {
+    matches!(error, Error::Alone { .. })
+}
+
+/// What is said of a log that is being made another one: it is none yet, or not main's, or has of its labels only older ones, or torn ones.
+fn is_no_log(error: &Error, log: &dyn Device) -> bool {
+    match error {
+        Error::NoLabel { .. } | Error::OtherSet { .. } | Error::Replaced { .. } | Error::Older { .. } => true,
+        Error::Damaged { .. } => flashlog::inspect(log).is_err(),
+        _ => false,
     }
 }
 
@@ -145,6 +159,7 @@ impl Changing<'_> {
         self.answered = there;
         self.watched.is_there(there);
         let is_alone = self.set.set().is_none();
+        self.watched.progress(|progress| progress.is_taken_up_alone |= is_alone);
         if !is_alone {
             // Whichever log it is, main knows it.
             self.is_spoiled = false;
@@ -345,7 +360,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
             Opened::default()
         }
         // The log is neither the old one nor the new one.
-        Err(_) if progress.is_new => Opened::default(),
+        Err(error) if progress.is_new && is_no_log(&error, &images.log) => Opened::default(),
         Err(error) => return Err(format!("cannot be opened: {error}")),
     };
     // The backup by itself is one state or the next, also while a new log's is on its way.
@@ -354,7 +369,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
         judge_backup(life, moment, &*alone)?;
     }
     recovered.is_new_log = go_on_alone(life, moment, &images, recovered.is_alone, rng)?;
-    let Images { main, log, backup } = images;
+    let Images { main, log, backup, .. } = images;
     let left = Start {
         main,
         log,

@@ -115,13 +115,17 @@ pub enum Plant {
     NoFlushOf(Device),
     /// The same as long as the process has not written to the device: what a killed one has left there is taken for durable.
     NoFlushOfWhatIsFound(Device),
+    /// The same of procedures alone.
+    NoFlushOfWhatProceduresFind(Device),
 }
 
 impl Plant {
     pub(crate) fn order(self) -> Order {
         match self {
             Plant::Order(order) => order,
-            Plant::NoFlushOf(_) | Plant::NoFlushOfWhatIsFound(_) => Order::Correct,
+            Plant::NoFlushOf(_) | Plant::NoFlushOfWhatIsFound(_) | Plant::NoFlushOfWhatProceduresFind(_) => {
+                Order::Correct
+            }
         }
     }
 }
@@ -138,7 +142,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 21] = [
+pub const PLANTS: [(&str, Plant); 23] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -160,6 +164,8 @@ pub const PLANTS: [(&str, Plant); 21] = [
     ("main-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Main)),
     ("log-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Log)),
     ("backup-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Backup)),
+    ("log-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Log)),
+    ("backup-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Backup)),
 ];
 
 /// What was explored.
@@ -177,8 +183,10 @@ pub struct Report {
     pub cut: u64,
     /// States in which main was made anew from backup and log as well.
     pub rebuilt: u64,
-    /// States after a process was killed.
-    pub killed: u64,
+    /// States after one process was killed, after two, after three.
+    pub killed: [u64; KILLS_MOST],
+    /// States after a process found main alone, which a killed one had left.
+    pub taken_up_alone: u64,
     /// States in which main, log or backup had failed before.
     pub lost: [u64; 3],
     /// Of those of the log, the ones in which main had gone on alone.
@@ -319,18 +327,23 @@ struct Further {
     is_nested: bool,
     /// A procedure is.
     is_procedure: bool,
+    /// Whoever goes through the procedure finds what a killed process has left, in the devices' caches what was not flushed.
+    is_cached: bool,
 }
 
 impl Further {
     fn of(number: u64) -> Further {
-        Further { is_nested: number.is_multiple_of(NESTED_EACH), is_procedure: number % PROCEDURE_EACH == 1 }
+        let is_procedure = number % PROCEDURE_EACH == 1;
+        let is_cached = is_procedure && (number / PROCEDURE_EACH).is_multiple_of(2);
+        Further { is_nested: number.is_multiple_of(NESTED_EACH), is_procedure, is_cached }
     }
 }
 
 /// What one state adds to the report.
 struct Tally {
     is_lasting: bool,
-    is_killed: bool,
+    kills: usize,
+    is_taken_up_alone: bool,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -343,7 +356,8 @@ struct Tally {
 impl Tally {
     fn of(life: &Life, state: &State, seen: &Seen) -> Tally {
         Tally {
-            is_killed: life.moments[state.moment].progress.kills > 0,
+            kills: life.moments[state.moment].progress.kills,
+            is_taken_up_alone: life.moments[state.moment].progress.is_taken_up_alone,
             is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
@@ -361,7 +375,10 @@ impl Tally {
             report.procedures[procedure] += 1;
         }
         report.nested += self.nested;
-        report.killed += u64::from(self.is_killed);
+        if self.kills > 0 {
+            report.killed[self.kills - 1] += 1;
+        }
+        report.taken_up_alone += u64::from(self.is_taken_up_alone);
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
         report.rebuilt += u64::from(self.is_rebuilt);
@@ -392,7 +409,7 @@ fn states(seed: u64, lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
     let mut of_kills = rng_of_kills(seed);
     for (number, life) in (0..).zip(lives) {
         let Some(from) = life.killed.first().copied() else { continue };
-        let at_stake = life.at_stake();
+        let at_stake = watch::at_stake(&life.moments, &life.images, &life.killed);
         for number_of_state in 0..STATES_OF_A_KILL {
             let state = State::random((number, life), from, &mut of_kills);
             let at_stake = at_stake.choose(&mut of_kills).filter(|_| number_of_state % 2 == 0);
@@ -427,7 +444,7 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     }
     for kills in kills(seed, options, &lives[0]) {
         let life = Life::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
-        lives.push(life.map_err(|what| format!("killed after {kills:?} requests, the last one first: {what}"))?);
+        lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
     }
     Ok(lives)
 }
@@ -441,18 +458,30 @@ fn rng_of_kills(seed: u64) -> Pcg64Mcg {
 fn kills(seed: u64, options: &Options, whole: &Life) -> Vec<Vec<u64>> {
     let mut rng = rng_of_kills(seed);
     let requests = whole.requests.iter().sum::<usize>().max(1) as u64;
-    let again = |rng: &mut Pcg64Mcg| {
-        (1..rng.random_range(1..=KILLS_MOST)).map(|_| rng.random_range(0..KILLED_AGAIN_WITHIN)).collect()
-    };
     let of_life = |_| {
-        let mut kills: Vec<u64> = again(&mut rng);
-        // Half of them at a flush: then there is something that was not flushed.
-        let flushes = whole.flushes.choose(&mut rng).filter(|_| rng.random());
-        let at_flush = flushes.and_then(|flushes| flushes.choose(&mut rng));
-        kills.push(at_flush.copied().unwrap_or_else(|| rng.random_range(0..requests)));
-        kills
+        let again = rng.random_range(1..=KILLS_MOST) - 1;
+        random_kills((again, KILLED_AGAIN_WITHIN), (&whole.flushes, requests), &mut rng)
     };
     (0..options.kills).map(of_life).collect()
+}
+
+fn says_killed(kills: &[u64]) -> impl Fn(String) -> String {
+    move |what| format!("killed after {kills:?} requests, the last one first: {what}")
+}
+
+/// After how many requests processes are killed, the last one first: so many within that many requests, and before them one at any of
+/// those of a whole run.
+fn random_kills(
+    (again, within): (usize, u64),
+    (flushes, requests): (&[Vec<u64>; 3], u64),
+    rng: &mut Pcg64Mcg,
+) -> Vec<u64> {
+    let mut kills: Vec<u64> = (0..again).map(|_| rng.random_range(0..within)).collect();
+    // Half of them at a flush: then there is something that was not flushed.
+    let flushed: Vec<&Vec<u64>> = flushes.iter().filter(|flushes| !flushes.is_empty()).collect();
+    let at_flush = flushed.choose(rng).filter(|_| rng.random()).and_then(|flushes| flushes.choose(rng));
+    kills.push(at_flush.copied().unwrap_or_else(|| rng.random_range(0..requests)));
+    kills
 }
 
 /// Lives of a set that outlasts its log: as it is, and with the log pulled out.
@@ -468,7 +497,7 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
     }
     for kills in kills(seed, options, &lives[0]) {
         let life = lasting::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
-        lives.push(life.map_err(|what| format!("killed after {kills:?} requests, the last one first: {what}"))?);
+        lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
     }
     Ok(lives)
 }

@@ -1,21 +1,28 @@
-//! Procedures that a set goes through now and then, with the power cut, or a device lost, at any request of them: making a set, making it or
-//! its backup larger, making main anew at a barrier or without the log, and comparing main with its backup. Each is done with what a power cut has left, so after
-//! a cut of a procedure, and is done again in the end.
+//! Procedures that a set goes through now and then, with the power cut, a device lost, or processes killed at any request of them: making a set,
+//! making it or its backup larger, making main anew, at a barrier or without the log too, exchanging the log, and comparing main with its backup.
+//! Each is done with what a power cut or a killed process has left, so after a cut of a procedure, and is done again in the end.
+
+mod anew;
+mod cut;
+mod exchange;
 
 use super::lasting::{bytes, copy, policy};
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, contents};
-use super::state::{Images, judge_backup, nearest};
-use super::watch::{DEVICES, Loss, Moment, Watched};
-use crate::device::CrashMode;
-use holdfast_block::flashlog::{self, At, Create, Error, Flashlog, Lasting, Past, Rebuild, Uuid};
+use super::state::{Images, judge};
+use super::watch::{BACKUP, LOG, MAIN, Moment};
+use crate::device::Left;
+use cut::{Cut, cut_off, has_same};
+use holdfast_block::flashlog::{self, Create, Error, Flashlog, Lasting, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 6] = ["create", "grow", "grow_backup", "rebuild_at", "scrub", "rebuild_without_log"];
+pub const NAMES: [&str; 8] =
+    ["create", "grow", "grow_backup", "rebuild_at", "scrub", "rebuild_without_log", "rebuild", "exchange"];
 
 /// Main, when the set is to become as large again.
 const LARGER_MAIN_BLOCKS: u64 = MAIN_BLOCKS + BLOCKS as u64;
@@ -39,9 +46,11 @@ pub(super) fn examine(
         0 => create(life, moment, images, rng).map(|()| true),
         1 => grow(life, moment, images, rng).map(|()| true),
         2 => grow_backup(life, moment, images, rng),
-        3 => rebuild_at(life, moment, images, rng),
+        3 => anew::rebuild_at(life, moment, images, rng),
         4 => scrub(life, moment, images, rng),
-        _ => rebuild_without_log(life, moment, images, rng),
+        5 => anew::rebuild_without_log(life, moment, images, rng),
+        6 => anew::rebuild(life, moment, images, rng),
+        _ => exchange::exchange(life, moment, images, rng).map(|()| true),
     };
     done.map(|is_done| is_done.then_some(which)).map_err(|what| format!("{}: {what}", NAMES[which]))
 }
@@ -51,48 +60,24 @@ fn has_backup(life: &Life, moment: &Moment) -> bool {
     life.has_backup && !moment.progress.is_new_backup
 }
 
-/// Does something with devices of which one may fail, and cuts the power anywhere. What is left, and where it was cut off.
-fn cut_off(
-    devices: [&MemoryDevice; 3],
-    rng: &mut Pcg64Mcg,
-    act: impl Fn(Three) -> Result<(), String>,
-) -> Result<([Arc<MemoryDevice>; 3], String), String> {
-    let mut watched = Watched::over(devices, None);
-    act(Watched::devices(&watched))?;
-    let requests = watched.requests();
-    let used: Vec<usize> = (0..DEVICES.len()).filter(|device| requests[*device] > 0).collect();
-    let mut what = String::new();
-    if rng.random() && !used.is_empty() {
-        let device = used[rng.random_range(0..used.len())];
-        let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
-        watched = Watched::over(devices, Some(loss));
-        // It may get along without that device, or not.
-        let _ = act(Watched::devices(&watched));
-        what = format!("{loss}; ");
-    }
-    let moments = watched.moments();
-    let positions = moments[rng.random_range(0..moments.len())].positions;
-    let images = watched.images();
-    let left = [0, 1, 2].map(|at| {
-        let mode = CrashMode::ALL[rng.random_range(0..CrashMode::ALL.len())];
-        Arc::new(images[at].image(positions[at], mode, rng).named(DEVICES[at]))
-    });
-    Ok((left, format!("{what}cut off at positions {positions:?}")))
-}
-
 /// A new set of what was another one's devices: main keeps what it has.
 fn create(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
     let names = Create { set: Uuid([11; 16]), main: Uuid([12; 16]), log: Uuid([13; 16]) };
     let make = |[main, log, _]: Three| flashlog::create(main, log, &names).map(drop).map_err(says("the first time"));
-    let ([main, log, _], what) = cut_off([&images.main, &images.log, &images.backup], rng, make)?;
-    let before = first_bytes(&images.main);
+    let Cut { left: [main, log, _], what, is_done } =
+        cut_off([MAIN, LOG, BACKUP].map(|at| images.left(at)), life, rng, make)?;
+    // Of what was in main's cache nothing need be there until it is done.
+    let is_kept = is_done || !images.is_cached();
+    let before = first_bytes(if is_kept { &images.main } else { &main });
     // It is the set that it was, or the new one, or none.
-    if let Ok((set, _)) = Flashlog::open(copy(&main), copy(&log), &life.options)
-        && bytes(&set).map_err(says(&what))? != before
-    {
-        let begun = &life.writes[..moment.progress.begun.min(life.writes.len())];
-        let found = contents(&set)?;
-        nearest(&life.base, begun, moment.progress.flushed, &found).map_err(says(&what))?;
+    match Flashlog::open(copy(&main), copy(&log), &life.options) {
+        Ok((set, _)) => {
+            if bytes(&set).map_err(says(&what))? != before {
+                judge(life, moment.progress.flushed, moment.progress.begun, &contents(&set)?).map_err(says(&what))?;
+            }
+        }
+        Err(error) if is_done => return Err(format!("{what}: {error}")),
+        Err(_) => {}
     }
     flashlog::create(main.clone(), log.clone(), &names).map_err(says(&what))?;
     let (set, _) = Flashlog::open(main, log, &life.options).map_err(says(&format!("{what}, then made again")))?;
@@ -108,27 +93,28 @@ fn grow(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Re
         Flashlog::open(copy(&images.main), copy(&images.log), &life.options).map_err(says("cannot be opened"))?;
     let before = bytes(&set).map_err(says("before"))?;
     drop(set);
-    let mut larger = images.main.snapshot();
-    larger.resize(LARGER_MAIN_BLOCKS as usize * BLOCK_SIZE, 0);
-    let larger = MemoryDevice::from_bytes(&larger).named("main");
+    let larger = images.left(MAIN).larger(LARGER_MAIN_BLOCKS).map_err(says("main"))?;
     let grow = |[main, log, _]: Three| {
         let set = put_together(life, main, log)?;
         set.grow(0).map_err(says("the first time"))?;
         Ok(())
     };
-    let ([main, log, backup], what) = cut_off([&larger, &images.log, &images.backup], rng, grow)?;
+    let Cut { left: [main, log, backup], what, is_done } =
+        cut_off([larger, images.left(LOG), images.left(BACKUP)], life, rng, grow)?;
     let set = put_together(life, main, log.clone()).map_err(says(&what))?;
-    let check = |set: &Lasting, when: &str| match bytes(set) {
-        Ok(found) if found == before => Ok(()),
-        Ok(_) => Err(format!("{what}: {when} the set has something else")),
-        Err(error) => Err(format!("{what}: {when} the set cannot be read: {error}")),
-    };
-    check(&set, "opened again,")?;
+    has_same(life, moment, images, &before, &set).map_err(says(&format!("{what}: opened again")))?;
+    let before = bytes(&set).map_err(says(&what))?;
+    let larger = LARGER_MAIN_BLOCKS - (MAIN_BLOCKS - BLOCKS as u64);
+    if is_done && set.blocks() != larger {
+        return Err(format!("{what}: it has {} blocks", set.blocks()));
+    }
     let blocks = set.grow(0).map_err(says(&format!("{what}: grown again")))?;
-    if blocks != LARGER_MAIN_BLOCKS - (MAIN_BLOCKS - BLOCKS as u64) {
+    if blocks != larger {
         return Err(format!("{what}: grown again, it has {blocks} blocks"));
     }
-    check(&set, "larger,")?;
+    if bytes(&set).map_err(says(&what))? != before {
+        return Err(format!("{what}: larger, the set has something else"));
+    }
     // With its backup it makes another main of the new size.
     let with_log = set.set().ok_or_else(|| format!("{what}: main is alone"))?;
     drop(set);
@@ -182,10 +168,12 @@ fn grow_backup(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg
         let (set, _) = Flashlog::open(main, log, &life.options).map_err(says("opened"))?;
         set.backup(backup).map(drop).map_err(says("the first time"))
     };
-    let ([main, log, backup], what) = cut_off([&main, &log, &images.backup], rng, back_up)?;
+    // What it is done with was flushed by what was done before.
+    let found = [Left::durable(&main), Left::durable(&log), Left::durable(&images.backup)];
+    let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, back_up)?;
     match anew(&log, &backup).map_err(says(&what))? {
         Some(found) if found != before => return Err(format!("{what}: backup and log make something else")),
-        None if has_state => return Err(format!("{what}: the backup has no state any more")),
+        None if has_state || is_done => return Err(format!("{what}: the backup has no state any more")),
         _ => {}
     }
     let set = put_together(life, main, log.clone()).map_err(says(&what))?;
@@ -240,102 +228,6 @@ fn put_together(life: &Life, main: Arc<dyn Device>, log: Arc<dyn Device>) -> Res
     }
 }
 
-/// Main made anew as it was at a barrier.
-fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
-    if !has_backup(life, moment) {
-        return Ok(false);
-    }
-    let three = || (copy(&images.backup), copy(&images.log));
-    let (backup, log) = three();
-    let barriers = match flashlog::barriers(backup, log) {
-        Ok(barriers) if !barriers.is_empty() => barriers,
-        Ok(_) | Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(false),
-        Err(error) => return Err(format!("no barriers: {error}")),
-    };
-    let at = At::Barrier(barriers[rng.random_range(0..barriers.len())].number);
-    let (backup, log) = three();
-    let past = Past::open(backup, log, at).map_err(says("the state at the barrier"))?;
-    let then = bytes(&past).map_err(says("the state at the barrier"))?;
-    judge_backup(life, moment, &past).map_err(says("the state at the barrier"))?;
-    let how = Rebuild { name: Uuid([7; 16]), at, drop_later: true, accept_damage: false };
-    let make = |[main, log, backup]: Three| {
-        flashlog::rebuild_at(backup, log, main, &how).map(drop).map_err(says("the first time"))
-    };
-    let new_main = MemoryDevice::new(MAIN_BLOCKS);
-    let ([main, log, backup], what) = cut_off([&new_main, &images.log, &images.backup], rng, make)?;
-    let what = format!("at {at:?}, {what}");
-    // Until it has what the log has, it is of no use without that.
-    if let Ok(alone) = Lasting::open_alone(copy(&main), &life.options, policy(), false)
-        && bytes(&alone).map_err(says(&what))? != then
-    {
-        return Err(format!("{what}: main made anew in part can be used alone"));
-    }
-    flashlog::rebuild_at(backup, log.clone(), main.clone(), &how).map_err(says(&what))?;
-    // Twice is as once.
-    for _ in 0..2 {
-        let (set, _) = Flashlog::open(main.clone(), log.clone(), &life.options).map_err(says(&what))?;
-        if bytes(&set).map_err(says(&what))? != then {
-            return Err(format!("{what}: main made anew is not as it was then"));
-        }
-    }
-    Ok(true)
-}
-
-/// Main made anew of the backup alone, the log being lost: as the backup is. It takes a new log.
-fn rebuild_without_log(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
-    if !has_backup(life, moment) {
-        return Ok(false);
-    }
-    let past = match Past::of_backup(copy(&images.backup)) {
-        Ok(past) => past,
-        Err(Error::Incomplete { .. }) => return Ok(false),
-        Err(error) => return Err(format!("the backup's state: {error}")),
-    };
-    let then = bytes(&past).map_err(says("the backup's state"))?;
-    let name = Uuid([7; 16]);
-    // A log that was full has let go of what leads from there to now, perhaps in a life before: then it is not known here which state that is.
-    let with_log =
-        flashlog::rebuild(copy(&images.backup), copy(&images.log), Arc::new(MemoryDevice::new(MAIN_BLOCKS)), name);
-    if matches!(with_log, Err(Error::Gap { .. })) {
-        return Ok(false);
-    }
-    judge_backup(life, moment, &past).map_err(says("the backup's state"))?;
-    let make = |[main, _, backup]: Three| {
-        flashlog::rebuild_without_log(backup, main, name, false).map(drop).map_err(says("the first time"))
-    };
-    let new_main = MemoryDevice::new(MAIN_BLOCKS);
-    let ([main, old_log, backup], what) = cut_off([&new_main, &images.log, &images.backup], rng, make)?;
-    let open = |main: &MemoryDevice| Lasting::open_alone(copy(main), &life.options, policy(), false);
-    if let Ok(alone) = open(&main)
-        && bytes(&alone).map_err(says(&what))? != then
-    {
-        return Err(format!("{what}: main made anew in part can be used"));
-    }
-    flashlog::rebuild_without_log(backup.clone(), main.clone(), name, false).map_err(says(&what))?;
-    if Flashlog::open(copy(&main), copy(&old_log), &life.options).is_ok() {
-        return Err(format!("{what}: it takes the log that it was made anew without"));
-    }
-    let set = open(&main).map_err(says(&what))?;
-    if set.attach_log(old_log).is_ok() {
-        return Err(format!("{what}: the log that it was made anew without is attached to it"));
-    }
-    let log = Arc::new(MemoryDevice::new(flashlog::log_blocks_least()).named("log"));
-    set.attach_new_log(log.clone(), Uuid([14; 16])).map_err(says(&what))?;
-    let with_log = set.set().ok_or_else(|| format!("{what}: main is alone"))?;
-    with_log.backup(backup.clone()).map_err(says(&what))?;
-    if bytes(&set).map_err(says(&what))? != then || first_bytes(&backup) != then {
-        return Err(format!("{what}: main made anew, or the next backup, is not as the backup was"));
-    }
-    drop((with_log, set));
-    let new_main = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
-    flashlog::rebuild(backup, log.clone(), new_main.clone(), Uuid([15; 16])).map_err(says(&what))?;
-    let (set, _) = Flashlog::open(new_main, log, &life.options).map_err(says(&what))?;
-    match bytes(&set).map_err(says(&what))? == then {
-        true => Ok(true),
-        false => Err(format!("{what}: the next backup and the new log make something else")),
-    }
-}
-
 /// A block of main rots, and is made good.
 fn scrub(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
     if !has_backup(life, moment) {
@@ -351,16 +243,24 @@ fn scrub(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> R
     main.alter(damaged as u64, |block| block[100..200].iter_mut().for_each(|byte| *byte ^= 0xa5))
         .map_err(says("damage"))?;
     let rotten = first_bytes(&main);
+    let is_again = AtomicBool::new(false);
     let compare = |[main, log, backup]: Three| {
         let (set, _) = Flashlog::open(main, log, &life.options).map_err(says("opened"))?;
         let done = set.scrub(backup).map_err(says("the first time"))?;
-        match done.main_repaired == [damaged as u64] && done.is_good() {
+        // A process that was killed at it may have repaired the block.
+        let is_repaired = is_again.swap(true, Ordering::Relaxed) && done.main_repaired.is_empty();
+        match (is_repaired || done.main_repaired == [damaged as u64]) && done.is_good() {
             true => Ok(()),
             false => Err(format!("block {damaged} is damaged, and it says {done:?}")),
         }
     };
-    let ([main, log, backup], what) = cut_off([&main, &log, &backup], rng, compare)?;
+    // What it is done with was flushed by what was done before.
+    let found = [Left::durable(&main), Left::durable(&log), Left::durable(&backup)];
+    let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, compare)?;
     let what = format!("block {damaged} damaged, {what}");
+    if is_done && first_bytes(&main) != before {
+        return Err(format!("{what}: the damaged block is as it was"));
+    }
     let (set, _) = Flashlog::open(main, log, &life.options).map_err(says(&what))?;
     let found = bytes(&set).map_err(says(&what))?;
     let at = damaged * BLOCK_SIZE..(damaged + 1) * BLOCK_SIZE;

@@ -5,7 +5,7 @@ use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
 use super::lost::{self, Recovered};
 use super::watch::{BACKUP, LOG, MAIN, Moment, Progress, Watched};
 use super::{Further, State, procedures};
-use crate::device::CrashMode;
+use crate::device::{CrashMode, Left};
 use crate::numbered::content;
 use holdfast_block::flashlog::{self, Condition, Flashlog, Opened, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
@@ -51,6 +51,23 @@ pub(super) struct Images {
     pub(super) main: MemoryDevice,
     pub(super) log: MemoryDevice,
     pub(super) backup: MemoryDevice,
+    /// It was not the power that was cut: a killed process has left this.
+    left: Option<[Left; 3]>,
+}
+
+impl Images {
+    /// A device as whoever comes next finds it.
+    pub(super) fn left(&self, device: usize) -> Left {
+        match &self.left {
+            Some(left) => left[device].clone(),
+            None => Left::durable([&self.main, &self.log, &self.backup][device]),
+        }
+    }
+
+    /// Some of it may be in the devices' caches.
+    pub(super) fn is_cached(&self) -> bool {
+        self.left.is_some()
+    }
 }
 
 /// Opens what a power cut leaves; an error says what is not allowed. `further` says what else is cut off.
@@ -58,10 +75,15 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
     let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
     let moment = &life.moments[state.moment];
     let has_backup = life.has_backup && !moment.progress.is_new_backup;
-    let mut image = |at: usize| life.images[at].image(moment.positions[at], state.modes[at], &mut rng);
+    let is_cached = further.is_cached && !life.is_lasting && life.lost.is_none();
+    let left = is_cached.then(|| [0, 1, 2].map(|at| life.images[at].left(moment.positions[at])));
+    let mut image = |at: usize| match &left {
+        Some(left) => left[at].seen(),
+        None => life.images[at].image(moment.positions[at], state.modes[at], &mut rng),
+    };
     let (main, log) = (image(MAIN), image(LOG));
     let backup = if has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
-    let images = Images { main, log, backup };
+    let images = Images { main, log, backup, left };
     if life.is_lasting {
         return lasting::examine(life, moment, images, &mut rng);
     }
@@ -104,7 +126,7 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
         }
         _ => (contents.clone(), Vec::new()),
     };
-    let Images { main, log, backup } = images;
+    let Images { main, log, backup, left: _ } = images;
     let left = Start {
         main,
         log,
@@ -198,7 +220,7 @@ pub(super) fn rebuild(
     let main = MemoryDevice::new(MAIN_BLOCKS);
     let name = Uuid([7; 16]);
     let again = if rng.random_ratio(1, REBUILDS_CUT_OFF) {
-        let watched = Watched::over([&main, &images.log, &images.backup], None);
+        let watched = Watched::over([&main, &images.log, &images.backup]);
         let [of_main, of_log, of_backup] = Watched::devices(&watched);
         drop(flashlog::rebuild(of_backup, of_log, of_main, name));
         let (moments, images) = (watched.moments(), watched.images());
@@ -277,7 +299,7 @@ fn contents_or_torn(device: &MemoryDevice) -> Result<Vec<Option<u64>>, String> {
 
 /// Cuts off the recovery, at any request, and opens what is left.
 fn nested(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<u64, String> {
-    let watched = Watched::over([&images.main, &images.log, &MemoryDevice::new(0)], None);
+    let watched = Watched::over([&images.main, &images.log, &MemoryDevice::new(0)]);
     let [of_main, of_log, _] = Watched::devices(&watched);
     Flashlog::open(of_main, of_log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
     let (moments, images) = (watched.moments(), watched.images());

@@ -3,9 +3,9 @@
 
 use super::Plant;
 use super::life::Start;
-use crate::device::{CrashImages, Recorder};
+use crate::device::{CrashImages, Left, Recorder};
 use holdfast_block::flashlog::Order;
-use holdfast_block::{Device, Error, Filter, MemoryDevice, Operation};
+use holdfast_block::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice, Operation};
 use parking_lot::Mutex;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -43,6 +43,8 @@ pub(super) struct Progress {
     pub(super) step: usize,
     /// Processes that were killed so far.
     pub(super) kills: usize,
+    /// One that took up what another had left found main alone.
+    pub(super) is_taken_up_alone: bool,
 }
 
 /// A moment at which the power may be cut.
@@ -51,6 +53,22 @@ pub(super) struct Moment {
     /// Recorder positions of main, log and backup.
     pub(super) positions: [usize; 3],
     pub(super) progress: Progress,
+}
+
+/// The moments at which a device had been written to since a process was killed at one of these, and not flushed, which had left something
+/// unflushed there.
+pub(super) fn at_stake(moments: &[Moment], images: &[CrashImages; 3], killed: &[usize]) -> Vec<usize> {
+    let since = |killed: &usize| {
+        let then = moments[*killed].positions;
+        let is_at_stake = move |device: usize, now: usize| {
+            let images = &images[device];
+            let next_flush = images.flushes().find(|flush| *flush > then[device]).unwrap_or(usize::MAX);
+            images.at_stake(then[device]) > 0 && (then[device] + 1..next_flush).contains(&now)
+        };
+        let later = *killed..moments.len();
+        later.filter(move |at| (0..3).any(|device| is_at_stake(device, moments[*at].positions[device])))
+    };
+    killed.iter().flat_map(since).collect()
 }
 
 impl fmt::Display for Moment {
@@ -121,29 +139,37 @@ struct Seen {
 
 /// All recorders, and the moments so far.
 pub(super) struct Watched {
-    recorders: Vec<Recorder>,
+    recorders: [Recorder; 3],
     loss: Option<Loss>,
     plant: Plant,
     seen: Mutex<Seen>,
 }
 
 impl Watched {
-    pub(super) fn over(devices: [&MemoryDevice; 3], loss: Option<Loss>) -> Arc<Watched> {
-        Self::planted(devices, loss, Plant::Order(Order::Correct))
+    pub(super) fn over(devices: [&MemoryDevice; 3]) -> Arc<Watched> {
+        Self::recorded(devices.map(Recorder::in_memory), Mishap::None, Plant::Order(Order::Correct))
     }
 
     /// Those of a life, with the mistake, if it is one of a device.
     pub(super) fn of_life(start: &Start, mishap: Mishap<'_>) -> Arc<Watched> {
-        let watched = Self::planted([&start.main, &start.log, &start.backup], mishap.loss(), start.plant);
-        if let Mishap::Kills(kills) = mishap {
-            watched.seen.lock().kills = kills.to_vec();
-        }
-        watched
+        let recorders = [&start.main, &start.log, &start.backup].map(Recorder::in_memory);
+        Self::recorded(recorders, mishap, start.plant)
     }
 
-    fn planted(devices: [&MemoryDevice; 3], loss: Option<Loss>, plant: Plant) -> Arc<Watched> {
-        let recorders = devices.iter().map(|device| Recorder::in_memory(device)).collect();
-        let watched = Arc::new(Watched { recorders, loss, plant, seen: Mutex::default() });
+    /// Those of a procedure, as it finds them.
+    pub(super) fn of_procedure(found: &[Left; 3], mishap: Mishap<'_>, plant: Plant) -> Result<Arc<Watched>, Error> {
+        let [main, log, backup] = found;
+        let plant = match plant {
+            Plant::NoFlushOfWhatProceduresFind(device) => Plant::NoFlushOfWhatIsFound(device),
+            _ => Plant::Order(Order::Correct),
+        };
+        Ok(Self::recorded([main.recorder()?, log.recorder()?, backup.recorder()?], mishap, plant))
+    }
+
+    fn recorded(recorders: [Recorder; 3], mishap: Mishap<'_>, plant: Plant) -> Arc<Watched> {
+        let kills = if let Mishap::Kills(kills) = mishap { kills.to_vec() } else { Vec::new() };
+        let seen = Mutex::new(Seen { kills, ..Seen::default() });
+        let watched = Arc::new(Watched { recorders, loss: mishap.loss(), plant, seen });
         watched.note();
         watched
     }
@@ -230,29 +256,39 @@ impl Watched {
     pub(super) fn note(&self) {
         let positions = [0, 1, 2].map(|at| self.recorders[at].position());
         let mut seen = self.seen.lock();
-        if seen.is_killed {
+        let last = seen.moments.last().map(|last| last.positions);
+        if seen.is_killed && last == Some(positions) {
             return;
         }
         let progress = seen.progress;
         seen.moments.push(Moment { positions, progress });
+        if seen.is_killed {
+            // It got this far with the request at which it was killed.
+            let at = seen.moments.len() - 1;
+            if let Some(killed_at) = seen.killed_at.last_mut() {
+                *killed_at = at;
+            }
+        }
     }
 
     /// Whether a flush is made, and not only answered.
     fn is_flushed(&self, device: usize) -> bool {
         match self.plant {
-            Plant::Order(_) => true,
+            Plant::Order(_) | Plant::NoFlushOfWhatProceduresFind(_) => true,
             Plant::NoFlushOf(planted) => planted as usize != device,
             Plant::NoFlushOfWhatIsFound(planted) => planted as usize != device || self.seen.lock().has_written[device],
         }
     }
 
-    /// Counts a write or a flush. An error if the process is killed, or the device has failed, with whether what it was to write is on its way all
-    /// the same.
-    fn count(&self, device: usize, operation: Operation) -> Result<(), (Error, bool)> {
+    /// Counts a write or a flush. An error if the process is killed, or the device has failed, with how much of what it was to write is on its
+    /// way all the same.
+    fn count(&self, device: usize, operation: Operation) -> Result<(), (Error, Begun)> {
         let mut seen = self.seen.lock();
+        let was_killed = seen.is_killed;
         seen.tick();
         if seen.is_killed {
-            return Err((gone(device, operation), false));
+            let number = seen.requests.iter().sum::<usize>() as u64;
+            return Err((gone(device, operation), if was_killed { Begun::Nothing } else { Begun::Part { number } }));
         }
         if operation == Operation::Flush {
             let number = seen.requests.iter().sum::<usize>() as u64;
@@ -267,9 +303,30 @@ impl Watched {
                 if is_first {
                     seen.lost_at = Some(seen.moments.len());
                 }
-                Err((gone(device, operation), is_first && loss.is_begun))
+                Err((gone(device, operation), if is_first && loss.is_begun { Begun::All } else { Begun::Nothing }))
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// How much of a write that fails is on its way all the same.
+enum Begun {
+    Nothing,
+    /// The process is killed in the middle of it, which is the request with this number: some of its blocks, or none.
+    Part {
+        number: u64,
+    },
+    All,
+}
+
+impl Begun {
+    /// So many of these blocks.
+    fn blocks(&self, all: u64) -> u64 {
+        match self {
+            Begun::Nothing => 0,
+            Begun::Part { number } => number % (all + 1),
+            Begun::All => all,
         }
     }
 }
@@ -315,8 +372,15 @@ impl Filter for Watch {
 
     fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), Error> {
         let counted = self.0.count(self.1, Operation::Write);
-        if matches!(counted, Ok(()) | Err((_, true))) {
-            self.below().write(first, bufs)?;
+        match &counted {
+            Ok(()) | Err((_, Begun::All)) => self.below().write(first, bufs)?,
+            Err((_, begun)) => {
+                let bytes: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
+                let count = begun.blocks((bytes.len() / BLOCK_SIZE) as u64) as usize;
+                if count > 0 {
+                    self.below().write(first, &[IoSlice::new(&bytes[..count * BLOCK_SIZE])])?;
+                }
+            }
         }
         self.0.note();
         counted.map_err(|(error, _)| error)
@@ -342,8 +406,9 @@ impl Filter for Watch {
 
     fn on_zero(&self, first: u64, count: u64, keep: bool) -> Result<bool, Error> {
         let counted = self.0.count(self.1, Operation::Write);
-        if matches!(counted, Ok(()) | Err((_, true))) {
-            self.below().zero(first, count, keep)?;
+        let begun = counted.as_ref().map_or_else(|(_, begun)| begun.blocks(count), |()| count);
+        if begun > 0 {
+            self.below().zero(first, begun, keep)?;
         }
         self.0.note();
         counted.map(|()| true).map_err(|(error, _)| error)
