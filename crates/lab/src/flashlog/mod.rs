@@ -5,6 +5,7 @@
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //!  lost.rs    the same where a device has failed: come back, or replaced
 //!  procedures.rs  making a set, making it or its backup larger, main anew at a barrier, comparing: cut off, each with what a cut left
+//!  large.rs   a backup that becomes larger over its own checksums, which takes a larger set
 //!  lasting.rs both of a set that goes on without its log, and takes it back, or a new one, while it is in use
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! caches, of which a power cut takes what was not flushed since.
 
 pub mod flips;
+pub mod large;
 mod lasting;
 mod life;
 mod lost;

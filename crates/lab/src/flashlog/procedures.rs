@@ -136,7 +136,7 @@ fn grow(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Re
 }
 
 /// A set has become larger, and its backup does. Sets grow by whole MiB, and here set and checksums had one MiB each: the backup's new areas
-/// never lie over the old checksums, so a backup that has a state must keep one.
+/// never lie over the old checksums (those in `large.rs` do), so a backup that has a state must keep one.
 fn grow_backup(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<bool, String> {
     if !has_backup(life, moment) {
         return Ok(false);
