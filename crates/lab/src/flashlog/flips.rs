@@ -123,6 +123,11 @@ impl Target {
         format!("{}: {what}", NAMES[self.device()])
     }
 
+    /// One of two copies, or a map, which counts as of everything if it cannot be read: nothing is refused for it, nor lost.
+    fn has_others(self) -> bool {
+        matches!(self, Target::Label(_) | Target::Map(_))
+    }
+
     fn is_sealed(self) -> bool {
         matches!(self, Target::SealedPage | Target::SealedData)
     }
@@ -261,6 +266,10 @@ impl Row {
         Row { target, hit, mode, trials, unharmed, told, wrong, spread, cut, restored, missing, refused }
     }
 
+    fn is_unharmed(&self) -> bool {
+        self.unharmed == self.trials && self.refused == [0; STEPS.len()]
+    }
+
     fn count(&mut self, seen: &Seen) {
         self.trials += 1;
         self.unharmed += u64::from(!seen.is_told && !seen.is_wrong && !seen.is_cut);
@@ -313,6 +322,10 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
             ("damage is copied to another device", is_guessed || row.spread == 0),
             ("one bit is copied without a word", !is_guessed || bits > 1 || row.told == row.trials),
             ("something cannot be got back that another device had", row.missing == 0),
+            (
+                "one copy of a label, or a block of a map, stops something",
+                !row.target.has_others() || row.is_unharmed(),
+            ),
             ("one bit is taken for a power cut", bits != 1 || row.cut == 0),
             ("what cannot be read is taken for a power cut", row.hit != Hit::Unreadable || row.cut == 0),
             ("damage in front of a seal is taken for a power cut", !row.target.is_sealed() || row.cut == 0),
@@ -321,4 +334,23 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
         broken.extend(promises.iter().filter(|(_, is_kept)| !is_kept).map(|(what, _)| format!("{what}: {row:?}")));
     }
     broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As before one block of labels or maps could be unreadable: the set was refused, and main had everything all the same.
+    #[test]
+    fn a_copy_of_a_label_that_stops_something_breaks_a_promise() {
+        for target in Target::ALL {
+            let mut row = Row::new(target, Hit::Unreadable, Some(Mode::Synchronous));
+            row.count(&Seen { is_told: true, is_restored: true, is_elsewhere: true, ..Seen::default() });
+            assert_eq!(broken(&[row]).is_empty(), !target.has_others(), "{target:?}");
+            row = Row { told: 0, unharmed: 1, ..row };
+            assert_eq!(broken(&[row]), [""; 0], "{target:?}");
+            row.refused[Step::Open as usize] = 1;
+            assert_eq!(broken(&[row]).is_empty(), !target.has_others(), "{target:?}");
+        }
+    }
 }

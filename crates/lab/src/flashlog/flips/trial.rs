@@ -250,6 +250,13 @@ impl Set {
         })
     }
 
+    /// Whether main can be opened without its log, and has everything then.
+    fn has_main_alone(&self) -> bool {
+        let Ok(policy) = "log=alone".parse() else { return false };
+        let alone = Lasting::open_alone(self.main(), &self.options, policy, true);
+        alone.is_ok_and(|alone| self.compare(&alone, false, &mut Seen::default()))
+    }
+
     /// Main made anew, aside. None if that is refused.
     fn rebuilt(&self, seen: &mut Seen) -> Result<Option<Flashlog>, String> {
         let copy = self.copy()?;
@@ -335,7 +342,7 @@ pub(super) fn trial(target: Target, how: (Hit, Option<Mode>), rng: &mut Pcg64Mcg
     }
     // Main has everything in synchronous mode, and when the set was closed, if it comes to that.
     let is_on_main = set.options.mode == Mode::Synchronous || moment == Moment::Closed;
-    is_restored |= is_on_main && as_hit.compare(&*as_hit.main(), false, &mut Seen::default());
+    is_restored |= is_on_main && as_hit.has_main_alone();
     seen.is_spread = set.is_spread(target, &hit);
     seen.is_restored = is_restored;
     seen.is_elsewhere = target.device() != LOG || is_on_main;
@@ -366,7 +373,6 @@ pub(super) fn mapped(target: Target, how: (Hit, Option<Mode>), rng: &mut Pcg64Mc
     let hit = set.choose(target, rng)?;
     set.hit(target, &hit, how.0, rng)?;
     let mut seen = Seen { is_elsewhere: true, ..Seen::default() };
-    let as_hit = set.copy()?;
     let opened = match target {
         Target::Map(MAIN) => Lasting::open_alone(set.main(), &set.options, policy, false).map_err(says),
         _ => set.open().map(|device| Lasting::of(device, policy)),
@@ -384,8 +390,6 @@ pub(super) fn mapped(target: Target, how: (Hit, Option<Mode>), rng: &mut Pcg64Mc
             seen.is_told |= found.is_some_and(|found| !found.is_good());
         }
     }
-    // Main has everything, if it comes to that.
-    seen.is_restored |= as_hit.compare(&*as_hit.main(), false, &mut Seen::default());
     seen.is_spread = set.is_spread(target, &[]);
     Ok(seen)
 }
