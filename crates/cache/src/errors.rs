@@ -3,6 +3,7 @@
 //! Each object has one. A page is entered when it is found bad, wherever that is: by the thread that writes an epoch, by a sync,
 //! by a write to a part of it, by a reader. It leaves the table when it is written again, or cut off, or its object is deleted.
 //! Until then whoever reads it gets the error.
+//! Beside these pages are runs of such that the store has lost, in a copy: what is read of them is the store's to refuse, and the table is there to tell.
 //!
 //! Who has been told is known by a sequence, as in Linux' errseq_t: one counter of the cache, that goes up with each page entered.
 //! A descriptor keeps the counter as of when it was told last; what has a higher one is new to it. It begins with what somebody
@@ -17,7 +18,7 @@ use crate::ranges::Missing;
 use crate::state::State;
 use holdfast_object::{Error, ObjectId, PAGE_SIZE, PageIndex, Result};
 use std::collections::BTreeMap;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
 /// Entry of a table.
 #[derive(Clone)]
@@ -28,34 +29,63 @@ struct Bad {
     settled: bool,
 }
 
+/// Pages that the store knows to be lost.
+#[derive(Clone)]
+struct Run {
+    pages: Range<PageIndex>,
+    sequence: u64,
+    error: Error,
+}
+
 /// An object's bad pages.
 #[derive(Clone, Default)]
 pub(crate) struct ErrorTable {
     pages: BTreeMap<PageIndex, Bad>,
+    /// Not empty, and none overlaps another one.
+    runs: Vec<Run>,
     /// Highest sequence that any descriptor has been told of.
     told: u64,
 }
 
 impl ErrorTable {
     pub(crate) fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+        self.pages.is_empty() && self.runs.is_empty()
     }
 
     fn len(&self) -> usize {
-        self.pages.len()
+        self.pages.len() + self.runs.iter().map(|run| (run.pages.end - run.pages.start) as usize).sum::<usize>()
     }
 
     pub(crate) fn enter(&mut self, index: PageIndex, sequence: u64, error: Error) {
         self.pages.insert(index, Bad { sequence, error, settled: false });
     }
 
+    /// Pages that the store has lost.
+    pub(crate) fn enter_run(&mut self, pages: Range<PageIndex>, sequence: u64, error: Error) {
+        self.cut_runs(pages.start, pages.end);
+        self.runs.push(Run { pages, sequence, error });
+    }
+
     pub(crate) fn remove(&mut self, index: PageIndex) {
         self.pages.remove(&index);
+        self.cut_runs(index, index + 1);
     }
 
     /// The pages `first..end` are gone.
     pub(crate) fn cut(&mut self, first: PageIndex, end: PageIndex) {
         self.pages.retain(|index, _| !(first..end).contains(index));
+        self.cut_runs(first, end);
+    }
+
+    fn cut_runs(&mut self, first: PageIndex, end: PageIndex) {
+        // As a rule there is none.
+        if self.runs.iter().any(|run| run.pages.start < end && first < run.pages.end) {
+            for Run { pages, sequence, error } in std::mem::take(&mut self.runs) {
+                let left = [pages.start..pages.end.min(first), pages.start.max(end)..pages.end];
+                let left = left.into_iter().filter(|left| !left.is_empty());
+                self.runs.extend(left.map(|pages| Run { pages, sequence, error: error.clone() }));
+            }
+        }
     }
 
     pub(crate) fn contains(&self, index: PageIndex) -> bool {
@@ -69,6 +99,25 @@ impl ErrorTable {
     /// Bad pages in the range, ascending.
     pub(crate) fn range(&self, range: impl RangeBounds<PageIndex>) -> impl Iterator<Item = (&PageIndex, &Error)> {
         self.pages.range(range).map(|(index, bad)| (index, &bad.error))
+    }
+
+    /// The error of the first of these pages that has one, or is of a run.
+    pub(crate) fn first_of(&self, pages: Range<PageIndex>) -> Option<&Error> {
+        let page = self.range(pages.clone()).next().map(|(&index, error)| (index, error));
+        let runs = self.runs.iter().filter(|run| run.pages.start < pages.end && pages.start < run.pages.end);
+        let runs = runs.map(|run| (run.pages.start.max(pages.start), &run.error));
+        page.into_iter().chain(runs).min_by_key(|(index, _)| *index).map(|(_, error)| error)
+    }
+
+    /// Pages from `first` on that are bad, those of runs too, `limit` at most, ascending.
+    pub(crate) fn list(&self, first: PageIndex, limit: usize) -> Vec<PageIndex> {
+        let of_runs = self.runs.iter().flat_map(|run| (run.pages.start.max(first)..run.pages.end).take(limit));
+        let mut pages: Vec<PageIndex> = self.pages.range(first..).map(|(&index, _)| index).take(limit).collect();
+        pages.extend(of_runs);
+        pages.sort_unstable();
+        pages.dedup();
+        pages.truncate(limit);
+        pages
     }
 
     /// Pages that the store could take for holes.
@@ -90,19 +139,21 @@ impl ErrorTable {
     }
 
     fn is_news(&self, seen: u64) -> bool {
-        self.pages.values().any(|bad| bad.sequence > seen)
+        self.since(seen).next().is_some()
     }
 
     /// The first page that is new to whoever was told up to `seen`; tells it, with all others.
     fn tell(&mut self, seen: u64, counter: u64) -> Option<(u64, Error)> {
-        let error = self.pages.values().find(|bad| bad.sequence > seen)?.error.clone();
+        let error = self.since(seen).next()?.1.clone();
         self.told = counter;
         Some((counter, error))
     }
 
-    /// Its pages that went bad after `seen`.
+    /// What went bad after `seen`.
     fn since(&self, seen: u64) -> impl Iterator<Item = (u64, &Error)> {
-        self.pages.values().filter(move |bad| bad.sequence > seen).map(|bad| (bad.sequence, &bad.error))
+        let pages = self.pages.values().map(|bad| (bad.sequence, &bad.error));
+        let runs = self.runs.iter().map(|run| (run.sequence, &run.error));
+        pages.chain(runs).filter(move |(sequence, _)| *sequence > seen)
     }
 
     /// Asserts the invariant.
@@ -110,6 +161,12 @@ impl ErrorTable {
         for (index, bad) in &self.pages {
             assert!(bad.sequence <= counter, "page {index} went bad in the future");
         }
+        let mut runs: Vec<&Run> = self.runs.iter().collect();
+        runs.sort_unstable_by_key(|run| run.pages.start);
+        for run in &runs {
+            assert!(run.sequence <= counter && !run.pages.is_empty(), "a run of lost pages: {:?}", run.pages);
+        }
+        assert!(runs.windows(2).all(|pair| pair[0].pages.end <= pair[1].pages.start), "runs of lost pages overlap");
     }
 }
 
@@ -180,6 +237,7 @@ impl Cache {
             let Some(object) = state.objects.get_mut(&id) else { continue };
             table.pages.retain(|index, _| !object.pages.contains_key(index));
             table.pages.values_mut().for_each(|bad| bad.settled = true);
+            object.pages.keys().for_each(|&index| table.cut_runs(index, index + 1));
             object.bad = table;
             object.version += 1;
         }
@@ -255,6 +313,13 @@ impl State {
         object.version += 1;
     }
 
+    /// Pages that a copy has lost: the store knows it.
+    pub(crate) fn tell_lost(&mut self, id: ObjectId, pages: Range<PageIndex>, error: Error) {
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        self.errors += 1;
+        object.bad.enter_run(pages, self.errors, error);
+    }
+
     /// Bad pages of all objects.
     pub(crate) fn bad_pages(&self) -> u64 {
         // As a rule there has never been one, and it need not be looked for.
@@ -304,6 +369,26 @@ mod tests {
         let later = table.begin(8);
         assert!(table.tell(later, 8).is_none(), "somebody has been told");
         assert!(table.contains(3), "which does not mend it");
+    }
+
+    #[test]
+    fn a_run_is_told_until_all_of_it_is_written_again_or_cut() {
+        let mut table = ErrorTable::default();
+        table.enter_run(10..20, 1, error());
+        table.enter(12, 2, error());
+        assert_eq!((table.list(11, 3), table.list(0, 99).len()), (vec![11, 12, 13], 10));
+        table.remove(10);
+        table.cut(15, 18);
+        assert!(table.first_of(0..11).is_none() && table.first_of(15..18).is_none());
+        assert!(table.first_of(9..12).is_some() && table.first_of(17..30).is_some());
+        assert_eq!(table.list(0, 99), [11, 12, 13, 14, 18, 19]);
+        table.enter_run(14..16, 3, error());
+        table.check(3);
+        assert!(table.tell(2, 3).is_some() && table.tell(3, 3).is_none());
+        table.cut(0, 19);
+        assert!(table.begin(3) == 3 && !table.is_empty());
+        table.remove(19);
+        assert!(table.is_empty());
     }
 
     #[test]

@@ -10,12 +10,11 @@ use crate::ranges::Missing;
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
-    Arena, AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey,
-    ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, PageSource, Result, Seek, Side,
+    AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey, ObjectStore, Op,
+    PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Pages handed down at a time: 16 MiB, so that reads get their turn in between.
@@ -31,7 +30,7 @@ pub(crate) struct Written {
     pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
     /// Pages that operations should have changed which were passed over.
     passed_over: Vec<(ObjectId, PageIndex)>,
-    /// Pages that copies have lost.
+    /// Runs of pages that copies have lost, and nothing behind them has replaced.
     lost: Vec<(ObjectId, Range<PageIndex>)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
@@ -207,7 +206,7 @@ impl Cache {
         passed_over.retain(|page| !written.identities.contains_key(page));
         written.passed_over = still_passed_over(&*self.store, self.domain, passed_over)?;
         let lost = std::mem::take(&mut written.lost);
-        written.passed_over.extend(still_lost(&*self.store, &self.arena, self.domain, lost)?);
+        written.lost = still_lost(&*self.store, self.domain, lost)?;
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
@@ -321,25 +320,21 @@ pub(crate) fn still_passed_over(
     Ok(still)
 }
 
-/// Of pages that copies have lost, the first of each run that still is.
+/// Of pages that copies have lost, the runs that still are.
 pub(crate) fn still_lost(
     store: &dyn ObjectStore,
-    arena: &Arc<Arena>,
     domain: DomainId,
     lost: Vec<(ObjectId, Range<PageIndex>)>,
-) -> Result<Vec<(ObjectId, PageIndex)>> {
+) -> Result<Vec<(ObjectId, Range<PageIndex>)>> {
     let mut still = Vec::new();
-    if lost.is_empty() {
-        return Ok(still);
-    }
-    // Without a free one nothing is read, and what may be lost counts as lost: who waits is rather told in vain.
-    let mut frame: Vec<_> = arena.allocate().into_iter().collect();
-    for (object, mut pages) in lost {
-        let is_lost = |page: &PageIndex| match store.read(ObjectKey { domain, object }, *page, &mut frame) {
-            Ok(found) => !matches!(found[..], [PageSource::Data { .. } | PageSource::Hole]),
-            Err(error) => !matches!(error, Error::NoObject(_)),
-        };
-        still.extend(pages.find(is_lost).map(|page| (object, page)));
+    for (object, pages) in lost {
+        match store.lost_pages(ObjectKey { domain, object }, pages.clone()) {
+            Ok(runs) => still.extend(runs.into_iter().map(|run| (object, run))),
+            // It is not known any more, so who waits is rather told in vain.
+            Err(Error::Corrupt(_)) => still.push((object, pages)),
+            Err(Error::NoObject(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(still)
 }
@@ -485,13 +480,25 @@ impl State {
                 }
             }
         }
-        for &(id, index) in &written.passed_over {
-            // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
-            let is_newer = self
+        // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
+        let is_told = |state: &State, id: ObjectId, index: PageIndex| {
+            let is_newer = state
                 .objects
                 .get(&id)
                 .is_none_or(|object| object.dirty.contains(&index) || object.overlay.missing(index) != Missing::Stored);
-            if is_newer || rejected.contains(&(id, index)) || frozen.unsettled.contains(&(id, index)) {
+            !is_newer && !rejected.contains(&(id, index)) && !frozen.unsettled.contains(&(id, index))
+        };
+        for (id, pages) in &written.lost {
+            let mut from = pages.start;
+            while let Some(first) = (from..pages.end).find(|page| is_told(self, *id, *page)) {
+                let end = (first..pages.end).find(|page| !is_told(self, *id, *page)).unwrap_or(pages.end);
+                let error = unreachable_page(self, *id, first);
+                self.tell_lost(*id, first..end, error);
+                from = end;
+            }
+        }
+        for &(id, index) in &written.passed_over {
+            if !is_told(self, id, index) {
                 continue;
             }
             let error = unreachable_page(self, id, index);

@@ -422,7 +422,7 @@ impl ObjectCache for Cache {
     }
 
     fn bad_pages(&self, id: ObjectId, first: PageIndex, limit: usize) -> Result<Vec<PageIndex>> {
-        self.with_object(id, |_, object| object.bad.range(first..).map(|(&index, _)| index).take(limit).collect())
+        self.with_object(id, |_, object| object.bad.list(first, limit))
     }
 
     fn space_expected(&self) -> Space {

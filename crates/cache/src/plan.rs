@@ -485,7 +485,7 @@ impl<'a> Planner<'a> {
         let mut shared = Vec::new();
         if let Some(object) = self.state.objects.get(&source) {
             let range = source_first..source_first + pages;
-            if let Some((_, error)) = object.bad.range(range.clone()).next() {
+            if let Some(error) = object.bad.first_of(range.clone()) {
                 return Err(error.clone());
             }
             for (&index, slot) in object.pages.range(range) {

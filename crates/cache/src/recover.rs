@@ -28,7 +28,8 @@ pub struct Recovered {
     pub batches: u64,
     /// Their operations.
     pub ops: u64,
-    /// Pages of them that are gone and that no later batch has anew, or that could not be put in their place because what leads to it cannot be read.
+    /// Pages of them that are gone and that no later batch has anew, or that could not be put in their place because what leads to it cannot be read. Of
+    /// each run that a copy of theirs has lost, the first page.
     pub lost: Vec<(ObjectId, PageIndex)>,
     /// Batches left out since they were not whole.
     pub batches_torn: u64,
@@ -161,6 +162,7 @@ fn replay(
         }
         Ok(taken)
     };
+    let mut copied = Vec::new();
     while let Some(found) = store.log_next(&mut frames)? {
         let mut batch = Batch { domain: found.batch.domain, epoch, ops: found.batch.ops };
         let before = sum_of(&batch)?;
@@ -180,11 +182,18 @@ fn replay(
         let is_at = |page: &(ObjectId, PageIndex)| applied.written.iter().any(|(id, index, _)| page == &(*id, *index));
         passed_over.retain(|page| !is_at(page));
         let passed_over = still_passed_over(store, batch.domain, passed_over)?;
-        let lost = still_lost(store, arena, batch.domain, applied.lost)?;
-        for (id, index) in applied.rejected.into_iter().chain(passed_over).chain(lost) {
+        for (id, index) in applied.rejected.into_iter().chain(passed_over) {
             // An object under a tree block that cannot be read; the others are replayed all the same.
             recovered.lost.push((id, index));
             tracing::error!(object = id.0, index, "a synced page could not be replayed");
+        }
+        copied.extend(applied.lost.into_iter().map(|lost| (batch.domain, lost)));
+    }
+    // Later batches may have part of a run anew.
+    for (domain, lost) in copied {
+        for (id, pages) in still_lost(store, domain, vec![lost])? {
+            recovered.lost.push((id, pages.start));
+            tracing::error!(object = id.0, ?pages, "synced pages could not be replayed");
         }
     }
     Ok(())
@@ -194,7 +203,7 @@ fn replay(
 mod tests {
     use super::*;
     use holdfast_block::MemoryDevice;
-    use holdfast_object::{Attributes, Class, LogBatch, ManualClock, Timestamp};
+    use holdfast_object::{Attributes, Class, Fragment, LogBatch, ManualClock, Timestamp};
     use holdfast_physical::{CreateOptions, Module, OpenOptions};
 
     /// A store with a batch in its log.
@@ -210,6 +219,47 @@ mod tests {
         module.log_next(&mut |_| Ok(Vec::new())).unwrap();
         assert!(module.log_append(&batch).unwrap());
         (device, arena)
+    }
+
+    /// A later batch that has the first of the pages that a copy has lost has not the others.
+    #[test]
+    fn what_a_copy_of_the_log_has_lost_is_judged_page_by_page() {
+        let (device, arena) = (Arc::new(MemoryDevice::new(4096)), Arena::new(256, 0).unwrap());
+        let options = CreateOptions::new(*b"0123456789abcdef", *b"fedcba9876543210");
+        Module::create(device.clone(), arena.clone(), clock(), &options).unwrap();
+        let module = open(&device, &arena);
+        module.log_next(&mut |_| Ok(Vec::new())).unwrap();
+        let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
+        let create = |id| Op::Create { id: ObjectId(id), attributes: Attributes { nlink: 1, ..attributes.clone() } };
+        let pin = arena.allocate().unwrap().publish(holdfast_integrity::Algorithm::Crc64Nvme.sum(&[0; 4096]));
+        let fragment = |index| Fragment { index, start: 0, end: 4096, page: pin.page() };
+        let write = |id, pages: std::ops::Range<u64>| Op::Write {
+            id: ObjectId(id),
+            fragments: pages.map(fragment).collect(),
+            size_min: 64 * 4096,
+        };
+        let (domain, first) = (DomainId::MAIN, module.epoch() + 1);
+        let ops = vec![create(2), create(3), write(2, 0..64)];
+        module.apply(&Batch { domain, epoch: first, ops }).unwrap();
+        module.prepare(first).unwrap();
+        module.publish(first).unwrap();
+        let (source, target) = (ObjectId(2), ObjectId(3));
+        let copy = Op::Copy { source, source_first: 0, target, target_first: 0, pages: 64, size_min: 0 };
+        for ops in [vec![copy], vec![write(3, 0..1)]] {
+            assert!(module.log_append(&LogBatch { domain, epoch: first + 1, ops }).unwrap());
+        }
+        drop(module);
+        let uses = holdfast_physical::check::block_uses(device.clone()).unwrap();
+        let leaf = |used: &&holdfast_physical::check::BlockUse| {
+            used.object == Some(ObjectKey { domain, object: source }) && used.level == 1
+        };
+        for used in uses.iter().filter(leaf) {
+            device.alter(used.block, |block| block[4000] ^= 1).unwrap();
+        }
+        let module = open(&device, &arena);
+        let mut recovered = Recovered { from: module.epoch(), ..Recovered::default() };
+        replay(&module, &arena, &mut recovered, &mut |batch| module.apply(batch)).unwrap();
+        assert_eq!((recovered.batches, recovered.lost), (2, vec![(target, 1)]));
     }
 
     fn clock() -> Arc<dyn Clock> {

@@ -121,6 +121,10 @@ impl ObjectStore for Logical {
         self.first().seek(key, from, what)
     }
 
+    fn lost_pages(&self, key: ObjectKey, pages: Range<PageIndex>) -> Result<Vec<Range<PageIndex>>> {
+        self.first().lost_pages(key, pages)
+    }
+
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
         self.first().reserve(epoch, blocks, purpose)
     }

@@ -168,6 +168,12 @@ pub trait ObjectStore: Send + Sync {
     /// The first page at or behind `from` that is (or is not) a hole; `None` if there is none within the tree.
     fn seek(&self, key: ObjectKey, from: PageIndex, what: Seek) -> Result<Option<PageIndex>>;
 
+    /// Runs of these pages that are lost, ascending, as of the last applied batch. Reads none of them.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoObject`]; [`crate::Error::Corrupt`]: of a tree block that cannot be read, so what is under it is not known.
+    fn lost_pages(&self, key: ObjectKey, pages: Range<PageIndex>) -> Result<Vec<Range<PageIndex>>>;
+
     /// Sets `blocks` aside for `epoch`. Given back when that epoch is published.
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()>;
 

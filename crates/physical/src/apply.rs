@@ -309,8 +309,10 @@ impl Module {
             }),
             Op::Copy { source, source_first, target_first, pages, size_min, .. } => {
                 let source = ObjectKey { domain: batch.domain, object: *source };
-                let lost = self.copy(source, *source_first, key, *target_first, *pages, epoch)?;
+                let mut lost = Vec::new();
+                let outcome = self.copy((source, *source_first), (key, *target_first), *pages, epoch, &mut lost);
                 applied.lost.extend(lost.into_iter().map(|pages| (id, pages)));
+                outcome?;
                 self.change(key, epoch, |_, record| {
                     record.attributes.size = record.attributes.size.max(*size_min);
                     Ok(())

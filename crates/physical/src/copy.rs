@@ -4,7 +4,7 @@ use crate::damage::{pages_of, unreadable_pages};
 use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, POINTERS, Record};
 use crate::module::Module;
-use crate::tree::Trees;
+use crate::tree::{Trees, span};
 use holdfast_object::{Epoch, Error, ObjectKey, PageIndex, Result, Seek, Side};
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use std::ops::Range;
 const COPY_PIECE: u64 = 1 << 12;
 
 impl Module {
-    /// Pages of the source under a tree block of it that cannot be read are lost in the target, and told.
+    /// Pages of the source under a tree block of it that cannot be read are lost in the target, and told: in `lost`, also if not everything is copied. So
+    /// are those that the source itself has lost in this epoch.
     pub(crate) fn copy(
         &self,
-        source: ObjectKey,
-        source_first: PageIndex,
-        target: ObjectKey,
-        target_first: PageIndex,
+        (source, source_first): (ObjectKey, PageIndex),
+        (target, target_first): (ObjectKey, PageIndex),
         pages: u64,
         epoch: Epoch,
-    ) -> Result<Vec<Range<PageIndex>>> {
-        let (mut done, mut lost) = (0, Vec::new());
+        lost: &mut Vec<Range<PageIndex>>,
+    ) -> Result<()> {
+        let mut done = 0;
         while done < pages {
             let (from, to, left) = (source_first + done, target_first + done, pages - done);
             done += self.change(target, epoch, |trees, record| {
@@ -38,18 +38,10 @@ impl Module {
                 };
                 let pointers = match found {
                     Ok(pointers) => pointers,
-                    Err(error) => {
-                        let pointers = self.copied_past(trees, (source, &of_source), (from, left), &error, epoch)?;
-                        let is_lost = |pointer: &BlockPointer| *pointer == BlockPointer::lost(epoch, Side::Device);
-                        for (page, _) in (to..).zip(&pointers).filter(|(_, pointer)| is_lost(pointer)) {
-                            match lost.last_mut() {
-                                Some(Range { end, .. }) if *end == page => *end += 1,
-                                _ => lost.push(page..page + 1),
-                            }
-                        }
-                        pointers
-                    }
+                    Err(error) => self.copied_past(trees, (source, &of_source), (from, left), &error, epoch)?,
                 };
+                // What the source had lost before is told there.
+                add_runs(lost, to, &pointers, |pointer| pointer.kind.lost().is_some() && pointer.birth_log == epoch);
                 share(self, trees, target, record, to, &pointers, epoch)?;
                 Ok(pointers.len() as u64)
             })?;
@@ -57,6 +49,26 @@ impl Module {
         if !lost.is_empty() {
             let pages: u64 = lost.iter().map(|run| run.end - run.start).sum();
             tracing::error!(key = %source, to = %target, pages, "pages of a copy are lost: tree blocks cannot be read");
+        }
+        Ok(())
+    }
+
+    /// See [`holdfast_object::ObjectStore::lost_pages`].
+    pub(crate) fn find_lost(&self, key: ObjectKey, pages: Range<PageIndex>) -> Result<Vec<Range<PageIndex>>> {
+        let (mut lost, mut from) = (Vec::new(), pages.start);
+        while from < pages.end {
+            let trees = self.trees();
+            let (state, live) = trees.state_of(key)?;
+            let record = state.find_now(&self.base, live)?.ok_or(Error::NoObject(key))?;
+            let to = pages.end.min(span(record.levels)).min(from.saturating_add(COPY_PIECE));
+            if from >= to {
+                break;
+            }
+            let pointers = state.pages(&self.base, live, &record, from, (to - from) as usize)?;
+            add_runs(&mut lost, from, &pointers, |pointer| {
+                !matches!(pointer.kind, PointerKind::Data | PointerKind::Hole)
+            });
+            from = to;
         }
         Ok(lost)
     }
@@ -87,6 +99,21 @@ impl Module {
         let (end, lost) = (pages_of(record), BlockPointer::lost(epoch, Side::Device));
         let of_page = |page| if page < end { lost } else { BlockPointer::HOLE };
         Ok((from..from + count).map(of_page).collect())
+    }
+}
+
+/// Adds those of the pages from `first` on whose pointer is such a one to `runs`, which are ascending.
+fn add_runs(
+    runs: &mut Vec<Range<PageIndex>>,
+    first: PageIndex,
+    pointers: &[BlockPointer],
+    is: impl Fn(&BlockPointer) -> bool,
+) {
+    for (page, _) in (first..).zip(pointers).filter(|(_, pointer)| is(pointer)) {
+        match runs.last_mut() {
+            Some(Range { end, .. }) if *end == page => *end += 1,
+            _ => runs.push(page..page + 1),
+        }
     }
 }
 

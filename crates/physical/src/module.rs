@@ -401,6 +401,10 @@ impl ObjectStore for Module {
         })
     }
 
+    fn lost_pages(&self, key: ObjectKey, pages: Range<PageIndex>) -> Result<Vec<Range<PageIndex>>> {
+        self.surely(|| self.find_lost(key, pages.clone()))
+    }
+
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
         self.disk().check_writable()?;
         self.base.alloc.lock().reserve(epoch, blocks, purpose)

@@ -3,6 +3,7 @@
 use crate::front::Front;
 use crate::ranges::allocate;
 use crate::rig::{Rig, pattern};
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_object::*;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,13 +20,19 @@ pub(crate) struct Gate(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 impl Gate {
     /// Opens the store of a rig anew, through a gate.
     pub(crate) fn before(rig: Rig) -> (Arc<Gate>, Rig) {
+        let (gate, front) = Gate::on(rig.device.clone());
+        (gate, rig.remount_through(front))
+    }
+
+    /// A device with a gate in front of it.
+    pub(crate) fn on(device: Arc<MemoryDevice>) -> (Arc<Gate>, Arc<dyn Device>) {
         let gate = Arc::new(Gate::default());
         let waits = gate.clone();
-        let front = Front::new(rig.device.clone(), move |first| {
+        let front = Front::new(device, move |first| {
             waits.pass();
             first
         });
-        (gate, rig.remount_through(front))
+        (gate, front)
     }
 
     fn pass(&self) {

@@ -44,9 +44,9 @@ impl Rig {
     }
 
     /// Opens the store with memory for as little clean metadata as can be.
-    pub(crate) fn forgetful(device: Arc<MemoryDevice>) -> Rig {
+    pub(crate) fn forgetful(device: Arc<MemoryDevice>, front: Arc<dyn holdfast_block::Device>) -> Rig {
         let options = OpenOptions { node_cache_bytes: 0, ..OpenOptions::default() };
-        Rig::open_with(device.clone(), device, &options, FRAMES)
+        Rig::open_with(device, front, &options, FRAMES)
     }
 
     /// Closes the store, and opens it so, with as much memory.

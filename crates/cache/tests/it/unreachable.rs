@@ -1,5 +1,6 @@
 //! A tree block of one file cannot be read from either copy: what lies under it is an error until it is written again, all else goes on.
 
+use crate::during::Gate;
 use crate::rig::{Rig, pattern};
 use holdfast_block::MemoryDevice;
 use holdfast_object::*;
@@ -39,9 +40,20 @@ fn damaged_after(
     is: impl Fn(&Rig, ObjectId) -> bool,
     ops: impl Fn(ObjectId, ObjectId) -> Vec<Op>,
 ) -> (Rig, ObjectId, ObjectId) {
+    let (rig, [broken, whole], _) = damaged_behind_gate(is, ops);
+    (rig, broken, whole)
+}
+
+/// The same, with what can hold a write.
+fn damaged_behind_gate(
+    is: impl Fn(&Rig, ObjectId) -> bool,
+    ops: impl Fn(ObjectId, ObjectId) -> Vec<Op>,
+) -> (Rig, [ObjectId; 2], Arc<Gate>) {
     let (sound, hurt, [broken, whole]) = to_damage(is);
     let (before, after) = (sound.snapshot(), hurt.snapshot());
-    let rig = Rig::forgetful(Arc::new(sound));
+    let device = Arc::new(sound);
+    let (gate, front) = Gate::on(device.clone());
+    let rig = Rig::forgetful(device, front);
     let other = rig.create(Kind::Regular);
     for leaf in 0..LEAVES {
         rig.write(other, leaf * 64 * PAGE_SIZE as u64, b"other").unwrap();
@@ -55,7 +67,7 @@ fn damaged_after(
     for (at, (_, bad)) in (0..).zip(blocks).filter(|(_, (good, bad))| good != bad) {
         rig.device.alter(at, |block| block.copy_from_slice(bad)).unwrap();
     }
-    (rig, broken, whole)
+    (rig, [broken, whole], gate)
 }
 
 fn key(object: ObjectId) -> ObjectKey {
@@ -225,6 +237,60 @@ fn a_sync_of_a_copy_that_has_lost_pages_tells() {
     };
     is_right(&rig);
     is_right(&rig.power_cut());
+}
+
+/// Each page of such a run is missed for itself: others are told of though the first one is written while the recovery point is, or after it.
+#[test]
+fn a_sync_tells_of_the_pages_of_a_copy_that_are_lost_beside_newer_ones() {
+    for is_after in [false, true] {
+        let (rig, [_, whole], gate) = damaged_behind_gate(is_leaf_gone, |broken, whole| vec![copy(broken, whole)]);
+        let write = |first: u64, pages: usize| {
+            rig.write(whole, first * PAGE_SIZE as u64, &pattern(9, pages * PAGE_SIZE)).unwrap()
+        };
+        gate.during(
+            || rig.cache.sync_all().unwrap(),
+            || {
+                if !is_after {
+                    write(0, 1);
+                }
+            },
+        );
+        if is_after {
+            write(0, 1);
+        }
+        assert_eq!(rig.cache.bad_objects(), [(whole, 63)]);
+        let told = rig.cache.sync(whole, Durability::All);
+        assert!(matches!(&told, Err(Error::Corrupt(why)) if why.place.index < Some(64)), "{told:?}");
+        rig.cache.sync(whole, Durability::All).expect("once");
+        assert!(page(&rig, whole, 0).unwrap() == pattern(9, PAGE_SIZE));
+        assert!(matches!(page(&rig, whole, 1), Err(Error::Lost { side: Side::Device, .. })));
+        assert!(is_copy_refused(&rig, whole), "nothing is copied of what is lost without a word");
+        write(1, 63);
+        assert_eq!(rig.cache.bad_objects(), []);
+        rig.cache.sync(whole, Durability::All).expect("nothing is missing");
+        rig.cache.check();
+    }
+}
+
+fn is_copy_refused(rig: &Rig, source: ObjectId) -> bool {
+    let target = rig.create(Kind::Regular);
+    is_refused(rig.submit(vec![copy(source, target)]), source)
+}
+
+/// What a copy has lost and all of which has been written anew is told to nobody, whatever memory is free, and nothing of it is read for that.
+#[test]
+fn pages_of_a_copy_that_were_lost_and_written_anew_are_not_missed() {
+    let (rig, _, whole) = damaged_after(is_leaf_gone, |broken, whole| vec![copy(broken, whole)]);
+    rig.write(whole, 0, &pattern(9, 64 * PAGE_SIZE)).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| rig.arena.allocate()).collect();
+    let reads = || rig.cache.store_status().counters.device_reads;
+    let before = reads();
+    rig.cache.sync_all().unwrap();
+    assert!(reads() - before < 64, "{} reads", reads() - before);
+    drop(held);
+    rig.cache.sync(whole, Durability::All).expect("nothing is missing");
+    assert!(page(&rig, whole, 0).unwrap() == pattern(9, PAGE_SIZE));
+    rig.cache.check();
 }
 
 const CUT: u64 = (10 * PAGE_SIZE) as u64;

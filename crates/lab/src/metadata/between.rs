@@ -212,6 +212,10 @@ impl ObjectStore for Between {
         self.module.seek(key, from, what)
     }
 
+    fn lost_pages(&self, key: ObjectKey, pages: Range<PageIndex>) -> Result<Vec<Range<PageIndex>>> {
+        self.module.lost_pages(key, pages)
+    }
+
     fn reserve(&self, epoch: Epoch, blocks: u64, purpose: Purpose) -> Result<()> {
         self.module.reserve(epoch, blocks, purpose)
     }

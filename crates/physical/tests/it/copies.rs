@@ -67,6 +67,28 @@ fn a_copy_has_the_pages_beside_a_pointer_that_makes_no_sense() {
     assert!((100..168).all(is_right));
 }
 
+/// What an operation of the same epoch has lost of the source is lost in the copy, and told of that, too; what was lost before is not news.
+#[test]
+fn a_copy_tells_of_what_its_source_has_just_lost() {
+    let mut rig = sample();
+    damage_tree(&rig, 1, Some(0));
+    rig.reopen();
+    let (source, target) = (ObjectId(2), ObjectId(3));
+    let hole = Op::Zero { id: source, offset: 20 * PAGE_SIZE as u64, length: PAGE_SIZE as u64 };
+    let copy = Op::Copy { source, source_first: 0, target, target_first: 100, pages: 64, size_min: 0 };
+    assert_eq!(rig.apply(vec![hole, copy.clone()]).lost, [(target, 100..120), (target, 121..164)]);
+    rig.commit();
+    assert_eq!(rig.apply(vec![copy]).lost, []);
+    rig.commit();
+    let key = key(3);
+    let found = |pages| rig.module.lost_pages(key, pages).unwrap();
+    assert_eq!(found(0..u64::MAX), [100..120, 121..164]);
+    assert_eq!(found(110..130), [110..120, 121..130]);
+    assert!(found(120..121).is_empty() && found(164..9999).is_empty());
+    assert!(matches!(rig.module.lost_pages(ObjectKey { object: ObjectId(77), ..key }, 0..1), Err(Error::NoObject(_))));
+    assert_consistent(&rig);
+}
+
 /// What a copy, a truncation or a hole would have to go through is known before it is taken on: any block of the source, of the target's all but those that
 /// can be made anew, and none of what goes as a whole.
 #[test]
