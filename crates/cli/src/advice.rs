@@ -32,6 +32,8 @@ enum Remedy {
     MakeAnew,
     MoveAside,
     DeleteSnapshot,
+    /// Then a repair.
+    DeleteSnapshotFirst,
     LeaveAlone,
     DropSnapshot,
     NewRoot,
@@ -124,6 +126,12 @@ impl Found<'_> {
                 "what is bad in a snapshot only stays so, and goes with it: holdfast snapshot delete DIR NAME".into(),
             ),
             (
+                Remedy::DeleteSnapshotFirst,
+                format!(
+                    "what snapshots may need is neither freed nor counted down: once they are deleted that have it, or that cannot be read (holdfast                      snapshot delete DIR NAME), unmounted, holdfast check --repair {store} puts right the rest"
+                ),
+            ),
+            (
                 Remedy::NewRoot,
                 "the root directory can be neither read nor moved aside: mount the store, copy what snapshots have \
                  (DIR/.holdfast/snapshots) and what has a path that is known, and make a new store of that and a backup"
@@ -152,8 +160,7 @@ impl Found<'_> {
             _ if finding.is_about_bitmap() => self.of_bitmap(),
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
             FindingKind::BadCopy | FindingKind::Unreadable if self.is_named_twice(finding) => Remedy::LeaveAlone,
-            // A snapshot reaches the block.
-            FindingKind::UnusedReferences if self.bitmap == BitmapRemedy::NotNeeded => Remedy::DeleteSnapshot,
+            FindingKind::Unlisted => Remedy::DeleteSnapshotFirst,
             FindingKind::FreeEntry | FindingKind::UnusedReferences => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
@@ -185,6 +192,7 @@ impl Found<'_> {
     fn of_bitmap(&self) -> Remedy {
         match self.bitmap {
             BitmapRemedy::Repair if !self.repair => Remedy::Repair,
+            BitmapRemedy::AfterSnapshots => Remedy::DeleteSnapshotFirst,
             // A mount makes anew a bitmap that cannot be read or that counts wrong. Of any other, it takes blocks for free that are.
             BitmapRemedy::RepairAfterReplay if self.is_safe_to_mount() => Remedy::RepairAfterReplay,
             _ => Remedy::NewStore,
@@ -229,7 +237,7 @@ mod tests {
     #[test]
     fn each_kind_of_damage_gets_what_helps() {
         use FindingKind::{BadCopy, FreeEntry, Leaked, Lost, Maps, Obsolete, SnapshotEntry};
-        use FindingKind::{Unreadable, UnusedReferences, UsedButFree};
+        use FindingKind::{Unlisted, Unreadable, UnusedReferences, UsedButFree};
         const BITMAP: u64 = 1;
         let (repair, new_store) = ("to put right what can be: holdfast check --repair /s", "make a new store");
         let system = |kind, object| finding(kind, DomainId::SYSTEM, object);
@@ -248,6 +256,11 @@ mod tests {
             (Obsolete, 0, BitmapRemedy::NotNeeded, false, "has no use for any more: mount the store once"),
             (FreeEntry, 19, BitmapRemedy::Repair, false, repair),
             (UnusedReferences, 0, BitmapRemedy::Repair, false, repair),
+            (UnusedReferences, 0, BitmapRemedy::AfterSnapshots, true, "once they are deleted that have it"),
+            (UnusedReferences, 0, BitmapRemedy::None, false, new_store),
+            (FreeEntry, 19, BitmapRemedy::AfterSnapshots, false, "once they are deleted that have it"),
+            (Unlisted, 16, BitmapRemedy::NotNeeded, false, "once they are deleted that have it"),
+            (FindingKind::Snapshot, 16, BitmapRemedy::NotNeeded, false, new_store),
             (
                 FreeEntry,
                 19,

@@ -221,7 +221,10 @@ impl Checked {
 
     /// Whether something may be said to be wrong because the other half of it is in what cannot be read.
     fn follows(&self, finding: &Finding) -> bool {
-        let has_other_half = matches!(finding.kind, FindingKind::Maps | FindingKind::Leaked | FindingKind::Snapshot);
+        let has_other_half = {
+            use FindingKind::{Leaked, Maps, Snapshot, Unlisted};
+            matches!(finding.kind, Maps | Leaked | Snapshot | Unlisted)
+        };
         self.blocks.incomplete && has_other_half && !finding.repaired
     }
 

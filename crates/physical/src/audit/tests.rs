@@ -3,7 +3,7 @@
 use super::compared::Lists;
 use super::*;
 use crate::alloc::Zone;
-use crate::check::{CheckOptions, FindingKind, check};
+use crate::check::{CheckOptions, Finding, FindingKind, check};
 use crate::commit::tests::Rig;
 use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::{DEAD_BYTES, StoredSnapshot};
@@ -238,7 +238,8 @@ fn the_check_finds_each_logic_bug_too() {
 fn found(rig: &Rig, kind: FindingKind, what: &str) {
     let findings = check(rig.device.clone(), &CheckOptions::default()).unwrap().findings;
     assert!(findings.iter().any(|finding| finding.kind == kind), "{what}: {findings:?}");
-    let of_snapshots = findings.iter().filter(|it| it.kind == FindingKind::Snapshot).filter_map(|it| it.place.object);
+    let is_of_snapshots = |it: &&Finding| matches!(it.kind, FindingKind::Snapshot | FindingKind::Unlisted);
+    let of_snapshots = findings.iter().filter(is_of_snapshots).filter_map(|it| it.place.object);
     let is_living = |key: &ObjectKey| key.domain == DomainId::MAIN && key.object == key.object.live();
     assert_eq!(of_snapshots.filter(is_living).count(), 0, "{what}: {findings:?}");
 }
@@ -290,7 +291,7 @@ fn the_check_finds_what_comes_of_a_snapshot_that_is_not_as_listed_and_of_too_low
     rig.module.trees.write().kept.alter(DomainId::MAIN, true, |stored| stored.epoch = 1);
     rig.fill(2, 4);
     rig.commit().unwrap();
-    found(&rig, FindingKind::Snapshot, "a snapshot that is not as it is listed");
+    found(&rig, FindingKind::Unlisted, "a snapshot that is not as it is listed");
 
     let rig = rig_with_all_in_a_snapshot(MetadataProtection::Rolling);
     let [counted, told] = rig.module.trees.write().kept.miscount(DomainId::MAIN).unwrap();

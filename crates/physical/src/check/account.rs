@@ -31,12 +31,13 @@ pub(super) fn check(
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
     objects(disk, superblock, seen, report);
     metadata(disk, superblock, seen, bitmap_is_right, report);
-    match (bitmap_is_right, &seen.hidden) {
-        (true, None) => BitmapState::Right,
+    match (bitmap_is_right, &seen.hidden, &seen.hidden_in_snapshot) {
+        (true, None, None) => BitmapState::Right,
         // Nothing contradicts it, but nothing can be made of the trees.
-        (true, Some(_)) => BitmapState::RightAsSeen,
-        (false, None) => BitmapState::Wrong,
-        (false, Some(_)) => BitmapState::Unknown,
+        (true, None, Some(_)) => BitmapState::RightButForSnapshots,
+        (true, Some(_), _) => BitmapState::RightAsSeen,
+        (false, None, None) => BitmapState::Wrong,
+        (false, ..) => BitmapState::Unknown,
     }
 }
 
@@ -47,6 +48,8 @@ pub(super) enum BitmapState {
     Right,
     /// The same, as far as they can be read.
     RightAsSeen,
+    /// The same, and it is only snapshots that cannot be read everywhere.
+    RightButForSnapshots,
     /// Wrong or not readable, and the trees say what it should be.
     Wrong,
     /// Wrong or not readable, and not all that is in use can be reached.
@@ -72,7 +75,7 @@ fn bitmap(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
         let what = format!("{count} blocks in use, and free in the bitmap");
         report.find(FindingKind::UsedButFree, disk.place(first), what);
     }
-    if seen.hidden.is_none() {
+    if seen.hidden.is_none() && seen.hidden_in_snapshot.is_none() {
         for (first, count) in runs(label.blocks, |word| seen.bitmap[word] & !seen.used[word]) {
             let what = format!("{count} blocks not in use, and not free in the bitmap");
             report.find(FindingKind::Leaked, disk.place(first), what);
@@ -148,6 +151,8 @@ fn references(disk: &Disk, seen: &mut Seen, report: &mut Report) {
             let bits = seen.of_snapshots.get((block / 64) as usize).copied().unwrap_or(u64::MAX);
             if seen.hidden.is_none() && bits >> (block % 64) & 1 == 0 {
                 seen.entries.references.push((address, (written - counted) as u32));
+            } else {
+                seen.entries.has_counts_left = true;
             }
         }
     }

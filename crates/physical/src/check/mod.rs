@@ -38,7 +38,7 @@ use walk::{ReadPages, Walk};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
     /// Bad copies of labels, superblocks and metadata are replaced by good ones. If everything that names blocks can be read and the intent log has
-    /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then; entries that are free and not empty
+    /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then (none that a snapshot reaches); entries that are free and not empty
     /// are emptied; an entry of a list of snapshots that cannot be read becomes that of a deleted one; and counts of the reference table that are too
     /// high are lowered, but for blocks that a snapshot reaches by a tree block that only it has. Otherwise nothing is written.
     pub repair: bool,
@@ -130,8 +130,15 @@ pub(crate) fn run(
         base.disk.flush()?;
     }
     report.bitmap = match bitmap {
-        BitmapState::Right | BitmapState::RightAsSeen if entries.are_good() => BitmapRemedy::NotNeeded,
-        BitmapState::RightAsSeen | BitmapState::Unknown => BitmapRemedy::None,
+        BitmapState::Unknown => BitmapRemedy::None,
+        BitmapState::Right | BitmapState::RightAsSeen | BitmapState::RightButForSnapshots
+            if entries.are_good() && !entries.has_counts_left =>
+        {
+            BitmapRemedy::NotNeeded
+        }
+        BitmapState::RightAsSeen => BitmapRemedy::None,
+        BitmapState::RightButForSnapshots => BitmapRemedy::AfterSnapshots,
+        BitmapState::Right if entries.are_good() => BitmapRemedy::AfterSnapshots,
         _ if log_is_empty => BitmapRemedy::Repair,
         _ => BitmapRemedy::RepairAfterReplay,
     };
@@ -151,7 +158,8 @@ pub(crate) struct Reached {
     pub(crate) metadata: u64,
 }
 
-/// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say.
+/// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say. What a snapshot reaches is among them also if
+/// no dead list has it.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if there may be others, because something that names blocks cannot be read or is wrong.
@@ -161,7 +169,7 @@ pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: 
     walk.trees(trees);
     let mut seen = walk.into_seen();
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
-    match seen.hidden {
+    match seen.hidden.or(seen.hidden_in_snapshot) {
         None => Ok(Reached { used: seen.used, metadata: seen.metadata }),
         Some((place, what)) => Err(Error::corrupt(place, "blocks in use", "all within reach", what)),
     }

@@ -38,8 +38,10 @@ pub enum FindingKind {
     FreeBlocks,
     /// The superblock's other counters do not match.
     Counters,
-    /// A block of a snapshot is in no dead list, or one in a dead list in no snapshot.
+    /// A block in a dead list is in no snapshot, or was born at another time there.
     Snapshot,
+    /// A block of a snapshot is neither its domain's nor in a dead list: it would stay in use when the snapshot is deleted.
+    Unlisted,
     /// An entry of the list of snapshots that is in use cannot be what it says.
     SnapshotEntry,
     /// Something is in an entry that is free, of a table, list or map, or behind its end: it means nothing, and goes with the next change.
@@ -79,6 +81,8 @@ pub enum BitmapRemedy {
     Repair,
     /// The same, when a mount has replayed the intent log.
     RepairAfterReplay,
+    /// A check with [`repair`](super::CheckOptions::repair), when the snapshots are gone that something is needed for, or that cannot be read everywhere.
+    AfterSnapshots,
     /// Nothing: not all blocks in use can be reached, so nobody knows what should be in it.
     None,
 }

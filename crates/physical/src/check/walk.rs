@@ -38,6 +38,9 @@ pub(super) struct Seen {
     /// The first reason why there may be blocks in use that the walk has not reached. Those of the bitmap do not count:
     /// what of it cannot be reached is of no use.
     pub(super) hidden: Option<(Place, String)>,
+    /// The first block that is only a snapshot's, and of which it cannot be read what it leads to: if the domain has lost its own way there, that is in no
+    /// dead list.
+    pub(super) hidden_in_snapshot: Option<(Place, String)>,
     /// Blocks in use by the domains themselves, and not only by their snapshots.
     pub(super) live: Vec<u64>,
     /// Blocks that a snapshot reaches, and its domain does not.
@@ -73,6 +76,8 @@ pub(super) struct Entries {
     pub(super) have_snapshots: bool,
     /// Counters of the reference table, by address, and by how much they are too high.
     pub(super) references: Vec<(u64, u32)>,
+    /// There are others that are, and that something may need which is not in the trees of domains and in dead lists.
+    pub(super) has_counts_left: bool,
 }
 
 impl Entries {
@@ -202,10 +207,6 @@ impl<'a> Walk<'a> {
         all.iter().for_each(|dead| self.dead(dead.domain, &dead.run));
         self.births = Births::of(&all);
         self.seen.dead = all;
-        if self.pages == ReadPages::None {
-            // Blocks in use are those of the domains and those in dead lists.
-            return;
-        }
         for domain in trees.kept.domains() {
             for held in trees.kept.of(domain) {
                 self.state = held.stored.id;
@@ -214,6 +215,8 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+        // In use also where no dead list says so.
+        self.seen.used.iter_mut().zip(&self.seen.held).for_each(|(used, held)| *used |= held);
     }
 
     /// Pages that more pointers name than the reference table counts are named twice as well: whoever lets one go frees it.
@@ -266,10 +269,7 @@ impl<'a> Walk<'a> {
             let Some(used) = self.seen.used.get(word) else { continue };
             if used & bit == 0 {
                 let place = in_state(key.place(&self.base.disk, address), self.state);
-                let what = "a block of a snapshot, in no dead list";
-                self.report.find(FindingKind::Snapshot, place.clone(), what);
-                // As it will be in no other one that is made.
-                self.seen.hidden.get_or_insert_with(|| (place, what.to_string()));
+                self.report.find(FindingKind::Unlisted, place, "a block of a snapshot, in no dead list");
             }
             if key.level == 0 {
                 self.seen.of_snapshots[word] |= bit;
@@ -398,10 +398,16 @@ impl<'a> Walk<'a> {
             RecordKind::System(SystemKind::ObjectTable | SystemKind::SnapshotList | SystemKind::DeadLists)
             | RecordKind::Object(_) => false,
         };
-        // What is under a snapshot's is in a dead list, or the domain's.
-        if !names_no_blocks && !owner.in_snapshot {
-            self.seen.hidden.get_or_insert_with(|| (key.place(&self.base.disk, pointer.address[0]), what));
+        if !names_no_blocks {
+            let place = in_state(key.place(&self.base.disk, pointer.address[0]), self.state);
+            self.hides_at(owner, place, what);
         }
+    }
+
+    fn hides_at(&mut self, owner: &Owner<'_>, place: Place, what: String) {
+        let Seen { hidden, hidden_in_snapshot, .. } = &mut self.seen;
+        let hidden = if owner.in_snapshot { hidden_in_snapshot } else { hidden };
+        hidden.get_or_insert((place, what));
     }
 
     /// Tells what a block is used for.
@@ -651,7 +657,7 @@ impl<'a> Walk<'a> {
                         Ok(_) => format!("record of {key}: not one of a domain's object"),
                     };
                     let place = Place { object: Some(table), level: Some(0), index: Some(index), ..Place::default() };
-                    self.seen.hidden.get_or_insert_with(|| (place.clone(), what.clone()));
+                    self.hides_at(owner, place.clone(), what.clone());
                     self.report.find(FindingKind::Record, place, what);
                     self.report.incomplete = true;
                     continue;

@@ -3,7 +3,9 @@
 use crate::damage::*;
 use crate::rig::*;
 use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE, Timestamp};
-use holdfast_physical::check::{BitmapRemedy, BlockUse, CheckOptions, FindingKind, block_uses, check};
+use holdfast_physical::check::{
+    BitmapRemedy, BlockRole, BlockUse, CheckOptions, FindingKind, Report, block_uses, check,
+};
 
 /// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
 #[test]
@@ -155,42 +157,131 @@ fn references_that_a_lost_block_had_are_taken_off_by_a_repair() {
     rig.check();
 }
 
-/// A page that a snapshot reaches stays in use, and keeps its references: the tree block that led there, which the domain has made anew without it, can be
-/// read again.
-#[test]
-fn a_repair_takes_nothing_away_from_a_snapshot() {
-    for is_all_shared in [false, true] {
-        let mut rig = Rig::new(1024);
-        let write = rig.write_op(2, &(0..64).chain([65]).map(|page| (page, pattern(page))).collect::<Vec<_>>());
-        let pages = if is_all_shared { 64 } else { 10 };
-        let (source, target) = (ObjectId(2), ObjectId(3));
-        let copy = Op::Copy { source, source_first: 0, target, target_first: 0, pages, size_min: 0 };
-        rig.apply(vec![create_op(2, Kind::Regular), create_op(3, Kind::Regular), write]);
-        rig.apply(vec![copy]);
-        rig.commit();
-        rig.module.snapshot_create(DomainId::MAIN, rig.next_epoch(), "kept", Timestamp::default()).unwrap();
-        rig.commit();
-        let good = rig.device.snapshot();
-        let uses = block_uses(rig.device.clone()).unwrap();
-        damage_tree(&rig, 1, Some(0));
-        rig.reopen();
-        let write = rig.write_op(2, &[(20, pattern(500))]);
-        assert_eq!(rig.apply(vec![write]).rejected, []);
-        rig.commit();
+/// A store with a snapshot whose way to 65 pages the domain has lost: it has made anew the tree block that led there, which cannot be read. How many of
+/// the pages another object has, too; and what puts the block right.
+fn lost_way(shared: u64) -> (Rig, impl Fn(&Rig)) {
+    let mut rig = Rig::new(1024);
+    let write = rig.write_op(2, &(0..64).chain([65]).map(|page| (page, pattern(page))).collect::<Vec<_>>());
+    let copy = Op::Copy {
+        source: ObjectId(2),
+        source_first: 0,
+        target: ObjectId(3),
+        target_first: 0,
+        pages: shared,
+        size_min: 0,
+    };
+    rig.apply(vec![create_op(2, Kind::Regular), create_op(3, Kind::Regular), write]);
+    rig.apply(vec![copy]);
+    rig.commit();
+    rig.module.snapshot_create(DomainId::MAIN, rig.next_epoch(), "kept", Timestamp::default()).unwrap();
+    rig.commit();
+    let good = rig.device.snapshot();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    damage_tree(&rig, 1, Some(0));
+    rig.reopen();
+    let write = rig.write_op(2, &[(20, pattern(500))]);
+    assert_eq!(rig.apply(vec![write]).rejected, []);
+    rig.commit();
+    let mend = move |rig: &Rig| {
         for leaf in uses.iter().filter(|used| used.object == Some(key(2)) && (used.level, used.index) == (1, 0)) {
             let at = leaf.block as usize * PAGE_SIZE;
             rig.device.alter(leaf.block, |block| block.copy_from_slice(&good[at..][..PAGE_SIZE])).unwrap();
         }
+    };
+    (rig, mend)
+}
+
+fn repair(rig: &Rig) -> Report {
+    check(rig.device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap()
+}
+
+/// The snapshot has all that it had, though everything that is free has been written to.
+fn has_all(rig: &mut Rig) {
+    let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
+    let mut page = 0;
+    rig.apply(vec![create_op(9, Kind::Regular)]);
+    while rig.module.status().space.free > 100 {
+        let write = rig.write_op(9, &(page..page + 50).map(|page| (page, pattern(page + 1000))).collect::<Vec<_>>());
+        rig.apply(vec![write]);
+        rig.commit();
+        page += 50;
+    }
+    for page in (0..64).chain([65]) {
+        assert!(rig.read_one(ObjectId(2).in_snapshot(id).0, page) == Some(pattern(page)), "page {page}");
+    }
+}
+
+/// A page that a snapshot reaches stays in use, and keeps its references: the tree block that led there, which the domain has made anew without it, can be
+/// read again. When the snapshot is gone the rest is put right.
+#[test]
+fn a_repair_takes_nothing_away_from_a_snapshot() {
+    for shared in [64, 10] {
+        let (mut rig, mend) = lost_way(shared);
+        mend(&rig);
         let before = rig.module.status().space.free;
-        let report = check(rig.device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap();
+        let report = repair(&rig);
         let left = |kind| report.findings.iter().any(|it| it.kind == kind && !it.repaired);
         assert!(left(FindingKind::UnusedReferences), "{report:?}");
-        assert_eq!(left(FindingKind::Snapshot), !is_all_shared, "{report:?}");
+        assert_eq!((left(FindingKind::Unlisted), left(FindingKind::Leaked)), (shared < 64, false), "{report:?}");
+        assert_eq!(report.bitmap, BitmapRemedy::AfterSnapshots);
         rig.reopen();
         assert_eq!(rig.module.status().space.free, before);
-        rig.apply(vec![Op::Truncate { id: target, size: 0 }]);
+        rig.apply(vec![Op::Truncate { id: ObjectId(3), size: 0 }]);
         rig.commit();
         let freed = rig.module.status().space.free - before;
         assert!(freed < 10, "{freed}: the snapshot has the pages");
+        has_all(&mut rig);
+        let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
+        while rig.module.snapshot_delete(DomainId::MAIN, rig.next_epoch(), id).unwrap() {
+            rig.commit();
+        }
+        rig.commit();
+        crate::damage::put_right(&mut rig);
+    }
+}
+
+/// Nor does one made while the block cannot be read, and it frees what leaked once the snapshot is gone.
+#[test]
+fn a_repair_frees_nothing_that_a_snapshot_may_have_under_a_block_that_cannot_be_read() {
+    for is_read_again in [true, false] {
+        let (mut rig, mend) = lost_way(10);
+        let before = rig.module.status().space.free;
+        let report = repair(&rig);
+        assert!(report.findings.iter().all(|it| it.kind == FindingKind::Unreadable), "{report:?}");
+        assert_eq!(report.bitmap, BitmapRemedy::NotNeeded);
+        if is_read_again {
+            mend(&rig);
+        }
+        rig.reopen();
+        assert_eq!(rig.module.status().space.free, before);
+        if is_read_again {
+            has_all(&mut rig);
+        }
+        let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
+        while rig.module.snapshot_delete(DomainId::MAIN, rig.next_epoch(), id).unwrap() {
+            rig.commit();
+        }
+        rig.commit();
+        crate::damage::put_right(&mut rig);
+    }
+}
+
+/// Nor does a mount that makes the bitmap anew; while the block cannot be read it takes no changes.
+#[test]
+fn a_bitmap_made_anew_has_what_only_a_snapshot_reaches() {
+    for is_read_again in [true, false] {
+        let (mut rig, mend) = lost_way(10);
+        if is_read_again {
+            mend(&rig);
+        }
+        let uses = block_uses(rig.device.clone()).unwrap();
+        for used in uses.iter().filter(|used| used.role == BlockRole::Bitmap) {
+            rig.device.alter(used.block, |block| block[5] ^= 1).unwrap();
+        }
+        rig.reopen();
+        assert_eq!(rig.module.status().read_only.is_none(), is_read_again);
+        if is_read_again {
+            has_all(&mut rig);
+        }
     }
 }
