@@ -169,13 +169,24 @@ impl Cache {
             return Ok(());
         }
         match self.store.check_way(self.domain, op) {
-            Err(Error::Corrupt(_)) => {
-                // What is admitted already may have removed it.
-                self.close_epoch()?;
-                self.store.check_way(self.domain, op)
-            }
+            // What is admitted already may have removed it. Who tries again and again has no recovery point made each time.
+            Err(error @ Error::Corrupt(_)) if self.is_unwritten(op) => match self.close_epoch() {
+                Ok(_) => self.store.check_way(self.domain, op),
+                Err(_) => Err(error),
+            },
             told => told,
         }
+    }
+
+    /// Whether no recovery point has all that has been admitted of an operation's objects.
+    fn is_unwritten(&self, op: &Op) -> bool {
+        let source = if let Op::Copy { source, .. } = op { Some(*source) } else { None };
+        let state = self.state.read();
+        let unwritten = state.freezing.unwrap_or(state.open.epoch);
+        std::iter::once(op.target()).chain(source).any(|id| {
+            let known = state.objects.get(&id);
+            known.map_or_else(|| state.gone.contains_key(&id), |object| !object.progress.is_written(unwritten))
+        })
     }
 
     /// Whether the operations take no more space than they give back once their epoch is a recovery point. Such a

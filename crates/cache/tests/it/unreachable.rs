@@ -322,6 +322,29 @@ fn what_would_be_passed_over_is_refused() {
     assert!(is_unreadable(&rig, broken, 20));
 }
 
+/// Who tries again, and again is refused, has no recovery point made for it, whatever else is waiting for one: what has been admitted of the file is there.
+#[test]
+fn what_is_refused_again_costs_no_recovery_point() {
+    let (rig, broken, whole) = damaged(is_root_gone);
+    let epoch = || rig.cache.store_status().epoch;
+    let before = epoch();
+    let ops = cuts(broken).into_iter().chain([copy(broken, whole), copy(whole, broken)]);
+    rig.write(whole, 0, b"WHOLE").unwrap();
+    rig.cache.sync_all().unwrap();
+    rig.write(rig.create(Kind::Regular), 0, b"waiting").unwrap();
+    assert_eq!(epoch(), before + 1);
+    for op in ops {
+        assert!(is_refused(rig.submit(vec![op]), broken));
+        assert_eq!(epoch(), before + 1);
+    }
+    let set = AttrSet { mode: Some(0o600), ..AttrSet::default() };
+    rig.submit(vec![Op::SetAttributes { id: broken, set }]).unwrap();
+    for _ in 0..2 {
+        assert!(is_refused(rig.submit(vec![cuts(broken)[0].clone()]), broken));
+        assert_eq!(epoch(), before + 2, "once for what was waiting of it");
+    }
+}
+
 /// The same if the block goes bad between the operation and its recovery point: it is passed over, and who waits for it is told.
 #[test]
 fn a_sync_of_what_is_passed_over_tells() {
