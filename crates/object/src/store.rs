@@ -269,7 +269,7 @@ pub trait ObjectStore: Send + Sync {
     /// and those before is forgotten.
     fn publish(&self, epoch: Epoch) -> Result<()>;
 
-    /// Appends to the intent log. Durable on return. `false`: no room, or something that has no place as what leads there is known to be unreadable; nothing was
+    /// Appends to the intent log. Durable on return. `false`: no room, or something that has no place as what leads there is known to be unreadable, or that may need other metadata of the store's own which is; nothing was
     /// done, close the epoch instead. A batch
     /// of an epoch that has become a recovery point meanwhile is durable already: `true`, and nothing is written.
     fn log_append(&self, batch: &LogBatch) -> Result<bool>;

@@ -1,12 +1,42 @@
 //! What a module has done since it was opened, and which of its blocks were found without a good copy.
 
+use crate::format::SystemKind;
+use crate::objects::system_kind;
 use holdfast_object::{Epoch, ObjectKey, StoreCounters};
 use parking_lot::Mutex;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most blocks without a good copy, or with remains, that are told apart; more are not counted.
 const BLOCKS_MAX: usize = 1 << 16;
+
+/// Metadata of the store's own, by what it stands in the way of if it cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Own {
+    /// An object table: of objects whose records are there.
+    Tables,
+    /// A map of objects or orphans: of those that come, go, or get or lose all their names.
+    Maps,
+    /// The reference table: of pages that go, or come by a copy.
+    References,
+    /// The bitmap, which an opening makes anew: of everything.
+    Bitmap,
+    /// Dead lists and lists of snapshots: of everything.
+    Others,
+}
+
+impl Own {
+    /// Of an object of domain 0.
+    pub(crate) fn of(key: ObjectKey) -> Own {
+        match system_kind(key.object.0) {
+            Some(SystemKind::ObjectTable) => Own::Tables,
+            Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => Own::Maps,
+            Some(SystemKind::References) => Own::References,
+            Some(SystemKind::Bitmap) => Own::Bitmap,
+            Some(SystemKind::SnapshotList | SystemKind::DeadLists) | None => Own::Others,
+        }
+    }
+}
 
 /// Totals. They are read one by one, so they need not fit together exactly.
 #[derive(Default)]
@@ -27,7 +57,9 @@ pub(crate) struct Counters {
     unrepaired: Mutex<FxHashSet<u64>>,
     /// Objects of which one of these is a tree block; one more than [`BLOCKS_MAX`] if there are others.
     damaged: Mutex<FxHashSet<ObjectKey>>,
-    /// Metadata of the store's own was found without a good copy: nobody knows whose.
+    /// Blocks of the store's own metadata that were found without a good copy, until they are read again.
+    own: Mutex<FxHashMap<u64, Own>>,
+    /// There are some.
     is_own_damaged: AtomicBool,
     /// Blocks with something in entries that are free.
     remains: Mutex<FxHashSet<u64>>,
@@ -119,14 +151,39 @@ impl Counters {
         }
     }
 
-    /// Metadata of the store's own was found without a good copy.
-    pub(crate) fn own_damaged(&self) {
+    /// A block of the store's own metadata was found without a good copy.
+    pub(crate) fn own_damaged(&self, address: u64, what: Own) {
+        let mut own = self.own.lock();
+        if own.len() < BLOCKS_MAX {
+            own.insert(address, what);
+        } else if !own.values().any(|known| *known == what) {
+            // At no address that is read again.
+            own.insert(u64::MAX - what as u64, what);
+        }
         self.is_own_damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// It has been read.
+    pub(crate) fn own_is_good(&self, address: u64) {
+        if self.is_own_damaged.load(Ordering::Relaxed) {
+            self.retain_own(|known, _| known != address);
+        }
+    }
+
+    fn retain_own(&self, is_kept: impl Fn(u64, Own) -> bool) {
+        let mut own = self.own.lock();
+        own.retain(|address, what| is_kept(*address, *what));
+        self.is_own_damaged.store(!own.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Whether metadata of the store's own that is such was found without a good copy, and has not been read since.
+    pub(crate) fn has_damaged_own(&self, is: impl Fn(Own) -> bool) -> bool {
+        self.is_own_damaged.load(Ordering::Relaxed) && self.own.lock().values().any(|what| is(*what))
     }
 
     /// Whether a tree block of the object was found without a good copy, or something that may lead there, as far as that is known.
     pub(crate) fn may_be_damaged(&self, object: ObjectKey) -> bool {
-        if self.is_own_damaged.load(Ordering::Relaxed) {
+        if self.has_damaged_own(|own| own == Own::Tables) {
             return true;
         }
         let damaged = self.damaged.lock();
@@ -148,10 +205,11 @@ impl Counters {
         self.unrepaired.lock().clone()
     }
 
-    /// What could not be read of this recovery point, beyond these blocks, has been made anew from what else there is. Counts as one repair, once for
-    /// each recovery point. For a time when nobody else reads.
+    /// The bitmap of this recovery point could not be read, and has been made anew from what else there is: these blocks cannot be read beside it. Counts as
+    /// one repair, once for each recovery point. For a time when nobody else reads.
     pub(crate) fn rebuilt(&self, of: Epoch, unrepaired: FxHashSet<u64>) {
         *self.unrepaired.lock() = unrepaired;
+        self.retain_own(|_, what| what != Own::Bitmap);
         if self.rebuilt.lock().replace(of) != Some(of) {
             self.repaired();
         }
@@ -203,6 +261,23 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_damaged_of_the_stores_own_is_known_until_it_is_read_or_made_anew() {
+        let counters = Counters::default();
+        let has = |what| counters.has_damaged_own(|own| own == what);
+        counters.own_damaged(7, Own::Maps);
+        counters.own_damaged(8, Own::Bitmap);
+        counters.own_is_good(9);
+        assert!(has(Own::Maps) && has(Own::Bitmap) && !has(Own::Tables));
+        counters.rebuilt(1, FxHashSet::default());
+        counters.own_is_good(7);
+        assert!(!counters.has_damaged_own(|_| true));
+        (0..BLOCKS_MAX as u64).for_each(|address| counters.own_damaged(address, Own::References));
+        counters.own_damaged(BLOCKS_MAX as u64, Own::Others);
+        (0..=BLOCKS_MAX as u64).for_each(|address| counters.own_is_good(address));
+        assert!(has(Own::Others) && !has(Own::References));
+    }
 
     #[test]
     fn a_block_without_a_good_copy_counts_once_and_their_number_is_bounded() {

@@ -3,15 +3,18 @@
 //! A tree block of which no copy can be read is damage of its object. It is looked for before an operation changes
 //! anything. If it is one above pages, and the operation stores some of these or cuts them off, it is made anew: its other pages are lost, unless a copy is what
 //! was written and only some of its pointers make no sense. Of higher blocks too much would be: pages under such a block are left as they are (and told, see [`holdfast_object::Applied`]; nothing of them gets into
-//! the intent log), and an operation that has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it.
+//! the intent log), and an operation that has to go through one is passed over. Damage in domain 0 is the store's, and no operation gets past it:
+//! of what may need such a block, as far as it is known, nothing gets into the intent log, where no replay could do it.
 
 use crate::base::Base;
+use crate::counters::Own;
 use crate::disk::Disk;
 use crate::format::blockptr::PointerKind;
-use crate::format::{BlockPointer, PAGES_MAX, POINTERS, Record};
+use crate::format::{BITS, BlockPointer, PAGES_MAX, POINTERS, Record};
 use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock, read_copy};
 use crate::module::Module;
 use crate::named::{Answer, OnDevice};
+use crate::objects::{map_of, orphans_of, system_key};
 use crate::op_limits::check_limits;
 use crate::slots::{self, Limits};
 use crate::tree::{Path, Trees, span};
@@ -359,6 +362,13 @@ impl Module {
     /// or is a lowest one that can be made anew. Only objects are looked at of which damage is known. What nobody has come across yet the recovery
     /// point does, and rejects.
     pub(crate) fn have_places(&self, batch: &LogBatch) -> bool {
+        if let Some(op) = batch.ops.iter().find(|op| !self.is_possible(batch.domain, op)) {
+            tracing::error!(
+                object = op.target().0,
+                "not logged: metadata of the store's own that it may need cannot be read"
+            );
+            return false;
+        }
         let on_device = OnDevice::new(self.disk());
         let may_be_damaged = |op: &&Op| {
             let key = ObjectKey { domain: batch.domain, object: op.target() };
@@ -373,6 +383,29 @@ impl Module {
                 })
                 .is_ok()
         })
+    }
+
+    /// Whether the operation needs none of the store's own metadata of which it is known that it cannot be read. Object tables are looked at for each object.
+    fn is_possible(&self, domain: DomainId, op: &Op) -> bool {
+        let is_damaged = |what: fn(Own) -> bool| self.disk().counters.has_damaged_own(what);
+        if !is_damaged(|own| own != Own::Tables) {
+            return true;
+        }
+        let is_of_maps = match op {
+            Op::Create { .. } | Op::Delete { .. } => Some([map_of(domain), orphans_of(domain)]),
+            Op::SetAttributes { set, .. } if set.nlink.is_some() => Some([orphans_of(domain); 2]),
+            _ => None,
+        };
+        let has_pages = !matches!(op, Op::Create { .. } | Op::SetAttributes { .. });
+        if is_damaged(|own| matches!(own, Own::Bitmap | Own::Others))
+            || has_pages && is_damaged(|own| own == Own::References)
+        {
+            return false;
+        }
+        let trees = self.trees();
+        let (page, maps) = (op.target().0 / BITS, is_of_maps.into_iter().flatten());
+        let mut records = maps.filter_map(|map| Some((system_key(map), trees.system.get(&map)?)));
+        records.all(|(key, record)| trees.node(&self.base, key, record, 0, page).is_ok())
     }
 
     /// See [`holdfast_object::ObjectStore::check_way`].

@@ -1,7 +1,7 @@
 //! The device below, with the latch that a failed change closes, and counters of what was repaired.
 
 use crate::block_pool::PooledBlock;
-use crate::counters::Counters;
+use crate::counters::{Counters, Own};
 use crate::damage::damaged_object;
 use crate::format::split_address;
 use crate::guarded::{Doubled, Watched};
@@ -171,16 +171,29 @@ impl Disk {
         if let Error::Corrupt(corruption) = error {
             self.note_damaged(&corruption.place);
         }
-        if self.counters.unrepaired(address) {
+        self.count_unrepaired(address, error);
+    }
+
+    /// The same, and it leads nowhere that anybody would have to know of.
+    pub(crate) fn count_unrepaired(&self, address: u64, error: &Error) {
+        if !self.over.load(Ordering::Relaxed) && self.counters.unrepaired(address) {
             tracing::error!(%error, "a block has no good copy");
         }
+    }
+
+    /// The block at `address`, of the store's own metadata, has been read.
+    pub(crate) fn is_readable(&self, address: u64) {
+        self.counters.own_is_good(split_address(address).1);
     }
 
     /// What is in this place cannot be read: it may lead to pages of objects.
     pub(crate) fn note_damaged(&self, place: &Place) {
         match damaged_object(place) {
             Some(object) => self.counters.damaged(object),
-            None if place.object.is_none_or(|key| key.domain == DomainId::SYSTEM) => self.counters.own_damaged(),
+            None if place.object.is_none_or(|key| key.domain == DomainId::SYSTEM) => {
+                let own = place.object.map_or(Own::Others, Own::of);
+                self.counters.own_damaged(place.address.unwrap_or(u64::MAX), own);
+            }
             None => {}
         }
     }

@@ -11,15 +11,16 @@ mod owned;
 pub use owned::AUDIT_BYTES_PER_CHANGED_BLOCK;
 pub(crate) use owned::{Edit, OwnedBlock, Watched};
 
+use crate::counters::Own;
 use crate::disk::{Block, Disk, RawBlock};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
-use crate::format::{POINTERS, RECORD_BYTES};
+use crate::format::{POINTERS, RECORD_BYTES, RECORDS};
 use crate::locked_block::{LockedBlock, Slot};
 use crate::objects::{BITMAP, system_key};
 use crate::own_records::misled;
-use crate::slots::{self, Limits, Parts, Remains};
+use crate::slots::{self, Limits, Misfit, Parts, Remains};
 use crate::words;
 use holdfast_integrity::{
     CRC64_OF_ZEROS, Delta, Mismatch, Unverified, Verified, crc64, crc64_and_tally, identity_mix, identity_tag,
@@ -372,6 +373,9 @@ impl MetaBlock {
                     if first_error.is_some() && is_named()? {
                         disk.repair(pointer.address[0], block.bytes(), &key.place(disk, pointer.address[0]));
                     }
+                    if key.domain == DomainId::SYSTEM.0 {
+                        pointer.addresses().for_each(|address| disk.is_readable(address));
+                    }
                     block.settle(disk, key, address)?;
                     return Ok(block);
                 }
@@ -420,6 +424,13 @@ impl MetaBlock {
                 return Err(error);
             }
             _ if is_about_remains => disk.note_remains(address, &error),
+            _ if Own::of(key.object_key()) == Own::Tables && key.domain == DomainId::SYSTEM.0 => {
+                for slot in slots::misfits(self.bytes(), key, limits).iter().map(Misfit::slot) {
+                    let object = ObjectId(key.index * RECORDS + slot as u64);
+                    disk.counters.damaged(ObjectKey { domain: DomainId((key.object / 16) as u16), object });
+                }
+                disk.count_unrepaired(address, &error);
+            }
             _ => disk.note_unrepaired(address, &error),
         }
         Ok(())

@@ -505,8 +505,11 @@ impl Module {
         if trees.is_in_doubt(&self.base) {
             return Err(misled(disk, in_state(node.place(disk, *address), state), error));
         }
-        disk.note_unrepaired(*address, error);
-        disk.note_damaged(&node.place(disk, *address));
+        disk.count_unrepaired(*address, error);
+        // What only a snapshot has of the store's own is in nobody's way.
+        if state == SnapshotId::LIVE || node.domain != DomainId::SYSTEM.0 {
+            disk.note_damaged(&node.place(disk, *address));
+        }
         let also = match bad.get(1) {
             Some((address, error)) => format!("; block {}: {}", split_address(*address).1, says(error)),
             None => String::new(),

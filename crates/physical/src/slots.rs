@@ -44,6 +44,10 @@ pub(crate) struct Misfit {
 }
 
 impl Misfit {
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
     pub(crate) fn at(self, place: Place) -> Error {
         let Misfit { slot, fault: Fault { what, expected, got } } = self;
         Error::corrupt(place, format!("{what} in slot {slot}"), expected, got)

@@ -14,6 +14,7 @@ mod kept;
 mod log_ends;
 mod mend;
 mod model;
+mod own_damage;
 mod random;
 mod rig;
 mod scrub;
