@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// The new main's.
 const NAME: Uuid = Uuid([7; 16]);
 
-/// What is to become main.
-fn target(images: &Images, rng: &mut Pcg64Mcg) -> Left {
-    if rng.random() { images.left(MAIN) } else { Left::durable(&MemoryDevice::new(MAIN_BLOCKS).named("main")) }
+/// What is to become main: the set's own, or another device.
+fn target(images: &Images, is_own: bool) -> Left {
+    if is_own { images.left(MAIN) } else { Left::durable(&MemoryDevice::new(MAIN_BLOCKS).named("main")) }
 }
 
 /// It is a new main, and not the one that it was, or nothing yet.
@@ -45,7 +45,7 @@ pub(super) fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut P
         Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(false),
         made => made.map_err(says("aside"))?,
     };
-    let found = [target(images, rng), images.left(LOG), images.left(BACKUP)];
+    let found = [target(images, rng.random()), images.left(LOG), images.left(BACKUP)];
     let first_time = |three: Three| make(three).map(drop).map_err(says("the first time"));
     let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, first_time)?;
     if !is_done {
@@ -84,7 +84,8 @@ pub(super) fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mu
     judge_backup(life, moment, &past).map_err(says("the state at the barrier"))?;
     let how = Rebuild { name: NAME, at, drop_later: true, accept_damage: false };
     let make = |[main, log, backup]: Three| flashlog::rebuild_at(backup, log, main, &how);
-    let found = [target(images, rng), images.left(LOG), images.left(BACKUP)];
+    let is_own = rng.random();
+    let found = [target(images, is_own), images.left(LOG), images.left(BACKUP)];
     let first_time = |three: Three| make(three).map(drop).map_err(says("the first time"));
     let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, first_time)?;
     let what = format!("at {at:?}, {what}");
@@ -96,15 +97,17 @@ pub(super) fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mu
         return Err(format!("{what}: main made anew in part can be used alone"));
     }
     if !is_done {
-        let is_own = !is_anew(&main) && judge_before(life, moment, &main, &log).map_err(says(&what))?;
+        let is_as_before = !is_anew(&main) && judge_before(life, moment, &main, &log).map_err(says(&what))?;
         match make([main.clone(), log.clone(), backup.clone()]) {
-            // The barrier was in a cache, and main has not been touched before it was durable; nor has the log.
-            Err(Error::NoBarrier { .. } | Error::TooEarly { .. }) if images.is_cached() && !is_anew(&main) => {
+            // The barrier was in a cache, and main is not given up for it before it is durable.
+            Err(Error::NoBarrier { .. } | Error::TooEarly { .. })
+                if images.is_cached() && (is_as_before || !is_own && !is_anew(&main)) =>
+            {
                 let aside = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
                 flashlog::rebuild(backup, log.clone(), aside.clone(), NAME).map_err(says(&what))?;
                 return match judge_before(life, moment, &aside, &log).map_err(says(&what))? {
                     true => Ok(true),
-                    false => Err(format!("{what}: backup and log make nothing (main could be opened: {is_own})")),
+                    false => Err(format!("{what}: backup and log make nothing")),
                 };
             }
             made => made.map_err(says(&what))?,
@@ -152,7 +155,7 @@ pub(super) fn rebuild_without_log(
     let make = |[main, _, backup]: Three| {
         flashlog::rebuild_without_log(backup, main, NAME, false).map(drop).map_err(says("the first time"))
     };
-    let found = [target(images, rng), images.left(LOG), images.left(BACKUP)];
+    let found = [target(images, rng.random()), images.left(LOG), images.left(BACKUP)];
     let Cut { left: [main, old_log, backup], what, is_done } = cut_off(found, life, rng, make)?;
     let open = |main: &MemoryDevice| Lasting::open_alone(copy(main), &life.options, policy(), false);
     if is_anew(&main) {
