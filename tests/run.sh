@@ -90,7 +90,7 @@ install_all() (
     requirements || exit 1
     . tests/suites/lib.sh
     # shellcheck disable=SC2046
-    install_packages $(packages_except bench trace xfstests $([ "$1" = long ] || echo fuzz)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
+    install_packages $(packages_except bench trace xfstests $([ "$1" = long ] || echo fuzz udev)) && install_tool pjdfstest 0.2.2 && install_tool fsx 0.3.2
 )
 export -f requirements install_all   # names that no program has: the suites see them
 
@@ -192,6 +192,8 @@ else
     suite loads 1800 RUNTIME_S=120 CLIENTS=8 BONNIE_MB=1024 BONNIE_FILES=16 TRANSACTIONS=100000 POSTMARK_FILES=10000 LIMIT=900
     suite nbd 600 SECONDS_FIO=60
     suite nbd-set 900 ROUNDS=60
+    # In a virtual machine whose processor is emulated.
+    suite udev 4500
     suite rsync 1800 TREES="/usr/share /usr/include /usr/lib"
     suite memory 3600 FILES=1000000 VOLUME_MB=16384 FILE_MB=1024 STORE_SIZE=8G
     step directories 5400 $directories 1000000
