@@ -180,11 +180,11 @@ impl Tried {
         let done = self.rig.set.set().unwrap().backup(self.over_backup.clone());
         match done.and_then(|_| verify_backup(self.over_backup.clone())) {
             Ok(_) => true,
-            Err(Error::Device(error)) => {
-                self.rig.set.heed(&error);
+            Err(error) => {
+                let Some(failed) = error.of_device() else { panic!("{:?}: {error}", self.cell) };
+                self.rig.set.heed(failed);
                 false
             }
-            Err(error) => panic!("{:?}: {error}", self.cell),
         }
     }
 

@@ -279,6 +279,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What a device answered, if it is that.
+    pub fn of_device(&self) -> Option<&crate::Error> {
+        match self {
+            Error::Device(error) | Error::LabelUnread { cause: error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
 /// What a too early state's error says of those that can be had.
 struct Earliest(Option<Barrier>);
 

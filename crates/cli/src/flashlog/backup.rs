@@ -237,8 +237,8 @@ pub(crate) fn run(
     let done = done.map_err(|error| {
         // What is given up is so for this backup.
         flashlog.forget_again();
-        if let Error::Device(error) | Error::LabelUnread { cause: error, .. } = &error {
-            heed(error);
+        if let Some(failed) = error.of_device() {
+            heed(failed);
         }
         let is_of_set = |of: &str| of != device.name();
         match &error {
