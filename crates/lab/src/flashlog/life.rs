@@ -45,11 +45,16 @@ impl From<Unread> for String {
 
 /// Reads all blocks; which content each has.
 pub(super) fn contents(device: &dyn Device) -> Result<Vec<u64>, Unread> {
+    let found = contents_or_torn(device)?;
+    found.into_iter().enumerate().map(|(at, found)| found.ok_or(Unread::Foreign(at))).collect()
+}
+
+/// The same; none of one that has bytes that nobody wrote.
+pub(super) fn contents_or_torn(device: &dyn Device) -> Result<Vec<Option<u64>>, Unread> {
     let mut bytes = vec![0; BLOCKS * BLOCK_SIZE];
     device.read(0, &mut [IoSliceMut::new(&mut bytes)]).map_err(Unread::Refused)?;
     let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    let content = |(at, found)| content(found).ok_or(Unread::Foreign(at));
-    blocks.iter().enumerate().map(content).collect()
+    Ok(blocks.iter().map(content).collect())
 }
 
 /// What a life begins with.

@@ -1,14 +1,13 @@
 //! One crash state, opened and judged.
 
 use super::lasting;
-use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents};
+use super::life::{BLOCKS, Life, MAIN_BLOCKS, Start, contents, contents_or_torn};
 use super::lost::{self, Recovered};
 use super::watch::{BACKUP, LOG, MAIN, Moment, Progress, Watched};
 use super::{Further, State, procedures};
 use crate::device::{CrashMode, Left};
-use crate::numbered::content;
 use holdfast_block::flashlog::{self, Condition, Flashlog, Opened, Uuid};
-use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
+use holdfast_block::{Device, MemoryDevice};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeSet;
@@ -288,13 +287,6 @@ pub(super) fn judge_main(life: &Life, moment: &Moment, flushed: usize, main: &Me
     let torn = (0..BLOCKS).filter(|at| bytes[*at].is_none() && allowed[*at].len() < 2);
     let wrong: Vec<usize> = wrong.into_iter().chain(torn).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("main alone lacks what was flushed: blocks {wrong:?}")) }
-}
-
-/// What each block has, if it is something that was written.
-fn contents_or_torn(device: &MemoryDevice) -> Result<Vec<Option<u64>>, String> {
-    let bytes = device.snapshot();
-    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    Ok(blocks[..BLOCKS].iter().map(content).collect())
 }
 
 /// Cuts off the recovery, at any request, and opens what is left.

@@ -1,7 +1,7 @@
 //! The log leaves, main is changed without it, the log comes back or a new one does, and a backup is made: what `detach`, `attach` and `backup` do.
 
 use super::super::lasting::{bytes, copy, open};
-use super::super::life::{BLOCKS, Life, MAIN_BLOCKS, contents};
+use super::super::life::{BLOCKS, Life, MAIN_BLOCKS, Unread, contents_or_torn};
 use super::super::state::{Images, judge};
 use super::super::watch::{BACKUP, LOG, MAIN, Moment};
 use super::cut::{Cut, cut_off};
@@ -23,11 +23,16 @@ struct Change {
 }
 
 impl Change {
-    /// The set is at a state that there was, with what was flushed, with the change or without it.
+    /// The set is at a state that there was, with what was flushed, with the change, without it, or with a part of it: a write to main alone that was
+    /// not flushed may be torn, as on any disk.
     fn judge(&self, life: &Life, moment: &Moment, set: &dyn Device) -> Result<(), String> {
-        let mut found = contents(set)?;
+        let mut found = contents_or_torn(set)?;
+        let is_changed = found[self.at].is_none_or(|found| found == self.content);
+        found[self.at].get_or_insert(self.content);
+        let found = found.into_iter().enumerate().map(|(at, found)| found.ok_or(Unread::Foreign(at)));
+        let mut found = found.collect::<Result<Vec<u64>, Unread>>()?;
         let (flushed, begun) = (moment.progress.flushed, moment.progress.begun);
-        if found[self.at] != self.content {
+        if !is_changed {
             return judge(life, flushed, begun, &found);
         }
         let written = life.writes.iter().filter(|(at, _)| *at == self.at).map(|(_, content)| *content);
