@@ -39,12 +39,12 @@ BUILD_S = 2400
 
 # Name, crate, file, what is there, what comes in its place.
 MUTANTS = [
-    ("digest of a pointer", PHYSICAL, OWNED, "self.count(|changes, bytes| changes.pointer(&bytes.as_chunks().0[slot], &new));", ""),
-    ("digest of a record", PHYSICAL, OWNED, "self.count(|changes, bytes| changes.record(slot, &bytes.as_chunks().0[slot], record));", ""),
-    ("digest of a counter of references", PHYSICAL, OWNED, "self.count(|changes, _| changes.counter(slot, old, value));", ""),
-    ("digest of a snapshot", PHYSICAL, OWNED, "self.count(|changes, bytes| changes.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));", ""),
-    ("digest of a dead run", PHYSICAL, OWNED, "self.count(|changes, bytes| changes.dead_run(&bytes.as_chunks().0[slot], run));", ""),
-    ("digest of bits", PHYSICAL, OWNED, "self.count(|changes, _| changes.word(word, old, value));", ""),
+    ("digest of a pointer", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.pointer(&bytes.as_chunks().0[slot], &new));", ""),
+    ("digest of a record", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.record(slot, &bytes.as_chunks().0[slot], record));", ""),
+    ("digest of a counter of references", PHYSICAL, OWNED, "self.count(|counting, _| counting.counter(slot, old, value));", ""),
+    ("digest of a snapshot", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));", ""),
+    ("digest of a dead run", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.dead_run(&bytes.as_chunks().0[slot], run));", ""),
+    ("digest of bits", PHYSICAL, OWNED, "self.count(|counting, _| counting.word(word, old, value));", ""),
     ("checksum of a pointer", PHYSICAL, OWNED, "Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new)", "{ let _ = block; Delta::NONE }"),
     ("checksum of a counter of references", PHYSICAL, OWNED, "Delta::of_word(word, before, before ^ u64::from(block.counter(slot) ^ value) << shift)", "{ let _ = (before, shift); Delta::NONE }"),
     ("checksum of bits", PHYSICAL, OWNED, "Delta::of_word(word, block.word(word), value)", "{ let _ = block; Delta::NONE }"),

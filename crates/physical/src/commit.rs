@@ -332,9 +332,15 @@ fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
 }
 
 /// Puts the record of an object into its object table, which is dirty.
-fn put_record(dirty: &mut FxHashMap<NodeKey, Dirty>, table: NodeKey, object: u64, record: &[u8; RECORD_BYTES]) {
+fn put_record(
+    (dirty, audit): (&mut FxHashMap<NodeKey, Dirty>, &mut Audit),
+    table: NodeKey,
+    object: u64,
+    record: &[u8; RECORD_BYTES],
+) {
     let block = &mut dirty.get_mut(&table).expect("staged").block;
-    block.edit(table).put_record((object % RECORDS) as usize, record);
+    let edit = block.edit_if(table, audit).unwrap_or_else(|_| panic!("{table:?} is another block"));
+    { edit }.put_record((object % RECORDS) as usize, record);
 }
 
 impl Trees {
@@ -477,7 +483,8 @@ impl Trees {
         for (id, record) in self.system.iter().filter(|(id, _)| **id != 0) {
             let bad = |scribble| self.give_up_record(base, scribble, system_key(*id), record);
             let bytes = record.bytes().map_err(bad)?;
-            put_record(&mut self.dirty, NodeKey::new(system_key(0), 0, id / RECORDS), *id, &bytes);
+            let table = NodeKey::new(system_key(0), 0, id / RECORDS);
+            put_record((&mut self.dirty, &mut self.audit), table, *id, &bytes);
         }
         self.seal_group(base, groups[2], epoch, &mut writes)?;
         self.audit.look_at_gone();
@@ -508,8 +515,7 @@ impl Trees {
                 let misfit = slots::check(dirty.block.bytes(), key, dirty.block.changed_parts(), limits).err();
                 self.misfit = misfit.map(|misfit| (key, address[0], misfit));
             }
-            let counted = self.audit.complete(key, &dirty.block, watched);
-            counted.map_err(|scribble| base.give_up_changed(scribble, key, changed))?;
+            self.audit.complete(key, &dirty.block, watched);
             let copy = |address| Outgoing { address: Guarded::new(address), key, block: dirty.block.share() };
             writes.extend(pointer.addresses().map(copy));
             let object = key.object_key();
@@ -549,7 +555,7 @@ impl Trees {
             if base.disk.metadata.audits() && (record.levels == 0 || record.page_bound < before) {
                 sunk.push((*key, Record::clone(record)));
             }
-            put_record(&mut self.dirty, table, key.object.0, &bytes);
+            put_record((&mut self.dirty, &mut self.audit), table, key.object.0, &bytes);
         }
         for (key, record) in &sunk {
             self.audit_bound(base, *key, record);

@@ -443,7 +443,7 @@ impl Trees {
             return self.astray.insert(astray(Scribble::that_misses_a_block())).block.edit(key);
         };
         *changed = self.building;
-        match block.edit_if(key) {
+        match block.edit_if(key, &mut self.audit) {
             Ok(edit) => edit,
             Err(scribble) => self.astray.insert(astray(scribble)).block.edit(key),
         }
@@ -703,9 +703,7 @@ impl Trees {
     fn drop_dirty(&mut self, base: &Base, key: NodeKey) -> Option<Arc<MetaBlock>> {
         let mut dirty = self.dirty.remove(&key)?;
         let watched = dirty.block.release();
-        if let Err(scribble) = self.audit.complete(key, &dirty.block, watched) {
-            base.give_up_epoch(scribble, key);
-        }
+        self.audit.complete(key, &dirty.block, watched);
         match dirty.address.get() {
             Ok(addresses) => {
                 if addresses[0] != 0 {

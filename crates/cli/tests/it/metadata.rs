@@ -686,7 +686,6 @@ fn what_cannot_be_struck_is_refused_and_says_why() {
         ("--memory --kind dead-run", 1, "nothing of the kind dead-run is in memory now"),
         ("--memory=clean --kind dead-run", 2, "dead-run is never clean"),
         ("--memory=clean --kind audit", 2, "audit is never clean"),
-        ("--memory=clean --kind block-audit", 2, "block-audit is never clean"),
         ("--memory=clean --kind destination", 2, "destination is never clean"),
         ("--memory --kind log-batch", 2, "only while a sync goes into the intent log"),
         ("--memory=dirty --kind log-batch --field nonsense", 1, "no field nonsense; there are: entries, sums, head,"),

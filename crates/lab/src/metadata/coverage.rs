@@ -49,7 +49,6 @@ const LAST_FIELDS: &[(&str, &str)] = &[
     ("numbers", "epoch prepared"),
     ("numbers", "times begun anew"),
     ("audit", "twin of entries.squares"),
-    ("block-audit", "twin of dead_births.squares"),
     ("destination", "check of address[1]"),
 ];
 

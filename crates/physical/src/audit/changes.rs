@@ -1,17 +1,16 @@
-//! What of one block has changed since the last recovery point, as sums over its bytes.
+//! What an update of a block changes of the sums, by the bytes that come and those that go.
 
 use super::Digest;
-use super::compared::Lists;
-use super::sums::add;
+use super::sums::{Audit, Sums, add, listed_digest};
 use super::twin::{Twin, sums};
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
-use crate::format::{BITS, DeadRun, RECORD_BYTES, RECORDS, SystemKind};
+use crate::format::{BITS, COUNTERS, DeadRun, RECORD_BYTES, RECORDS, SNAPSHOTS, SystemKind};
 use crate::meta_block::NodeKey;
-use crate::objects::system_kind;
+use crate::objects::{system_kind, table_of};
 use holdfast_integrity::{SlotSums, crc64};
-use holdfast_object::Epoch;
+use holdfast_object::{DomainId, Epoch, ObjectId, ObjectKey};
 
 sums! {
     /// Block pointers put less those that have gone.
@@ -69,28 +68,31 @@ impl Pointers {
         pointer.address[1] != 0 && pointer.birth_log <= self.newest_snapshot
     }
 
-    fn count(&mut self, pointer: &Glance, times: u64) {
-        if pointer.address[0] == 0 {
-            let pending = u64::from(pointer.kind == PointerKind::Tree);
-            self.pending = self.pending.wrapping_add(pending.wrapping_mul(times));
+    /// Adds one to what a pointer counts for, or takes it off.
+    #[inline]
+    fn count(&mut self, pointer: &Glance, digests: fn(&mut Digest, Digest), one: u64) {
+        let [first, second] = pointer.address;
+        if first == 0 {
+            if pointer.kind == PointerKind::Tree {
+                add(&mut self.pending, one);
+            }
             return;
         }
-        let mut addresses = Digest::of(pointer.address[0]);
-        if pointer.address[1] != 0 {
-            addresses += Digest::of(pointer.address[1]);
-            self.doubled = self.doubled.wrapping_add(times);
+        digests(&mut self.addresses, Digest::of(first));
+        if second != 0 {
+            digests(&mut self.addresses, Digest::of(second));
+            add(&mut self.doubled, one);
             if self.is_kept(pointer) {
-                self.kept = self.kept.wrapping_add(times);
+                add(&mut self.kept, one);
             }
         }
-        self.addresses += addresses.times(times);
         if pointer.kind == PointerKind::Data {
-            self.pages = self.pages.wrapping_add(times);
+            add(&mut self.pages, one);
         }
     }
 
     pub(super) fn put(&mut self, pointer: &Glance) {
-        self.count(pointer, 1);
+        self.count(pointer, |sum, address| *sum += address, 1);
         for address in pointer.address.into_iter().filter(|&address| address != 0) {
             self.lowest = self.lowest.min(address);
             self.highest = self.highest.max(address);
@@ -105,7 +107,7 @@ impl Pointers {
     }
 
     pub(super) fn gone(&mut self, pointer: &Glance) {
-        self.count(pointer, u64::MAX);
+        self.count(pointer, |sum, address| *sum -= address, u64::MAX);
     }
 
     /// All pointers of a block go with it.
@@ -135,33 +137,6 @@ impl Pointers {
     }
 }
 
-sums! {
-    /// Of one block: what is in its bytes less what was in them. Which of the sums mean something depends on what the block is of; numbers are
-    /// counted from its start ([`super::Audit::absorb`]).
-    #[derive(Clone, PartialEq, Eq, Default, Debug)]
-    pub(crate) struct Changes {
-        /// In its slots, or the roots of its records.
-        pub(super) pointers: Pointers,
-        /// Roots with a second address, by slot of the record; and those of them that the newest snapshot has too.
-        pub(super) doubled: [i8; RECORDS as usize],
-        pub(super) kept: [i8; RECORDS as usize],
-        /// Records whose root is not of the level that they say.
-        pub(super) wrong_levels: u64,
-        /// Bits that are set; addresses, as often as their counters say; slots of records; or [`entry_number`]s of snapshots.
-        pub(super) numbers: Digest,
-        /// Slots of records without names.
-        pub(super) nameless: Digest,
-        /// Pages that records say they have.
-        pub(super) pages_told: u64,
-        /// The newest generation of an object that has been put, if that was not there before.
-        pub(super) newest_generation: u64,
-        /// Blocks in the runs of a dead list.
-        pub(super) dead: Digest,
-        /// Births and sorts of these runs, for each block.
-        pub(super) dead_births: Digest,
-    }
-}
-
 /// Entries of snapshot lists in different places are different, by a multiple of the distance between them.
 pub(super) const ENTRY_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -170,116 +145,136 @@ pub(super) fn entry_number(place: u64, sum: u64) -> u64 {
     sum.wrapping_add(ENTRY_STEP.wrapping_mul(place))
 }
 
-impl Changes {
-    /// None yet, while this is the epoch of the newest snapshot of `main`, or 0.
-    pub(crate) fn under(newest_snapshot: Epoch) -> Changes {
-        Changes { pointers: Pointers::under(newest_snapshot), ..Changes::default() }
-    }
-
-    fn put_record(&mut self, slot: usize, old: &RecordGlance, new: &RecordGlance) {
-        self.pointers.gone(&old.root);
-        self.pointers.put(&new.root);
-        let more = |is: bool, was: bool| i8::from(is) - i8::from(was);
-        let doubled = more(new.root.address[1] != 0, old.root.address[1] != 0);
-        let kept = more(self.pointers.is_kept(&new.root), self.pointers.is_kept(&old.root));
-        self.doubled[slot] = self.doubled[slot].wrapping_add(doubled);
-        self.kept[slot] = self.kept[slot].wrapping_add(kept);
-        add(&mut self.wrong_levels, u64::from(new.root.address[0] != 0 && new.root.level != new.levels));
-        self.pages_told = self.pages_told.wrapping_add(new.blocks).wrapping_sub(old.blocks);
-        if new.generation != old.generation {
-            self.newest_generation = self.newest_generation.max(new.generation);
-        }
-        for (record, times) in [(old, u64::MAX), (new, 1)] {
-            let slot = Digest::of(slot as u64).times(times);
-            if record.is_used {
-                self.numbers += slot;
-            }
-            if record.is_used && record.nlink == 0 {
-                self.nameless += slot;
-            }
-        }
-    }
-
-    fn reach(&mut self, lowest: u64, highest: u64) {
-        self.pointers.lowest = self.pointers.lowest.min(lowest);
-        self.pointers.highest = self.pointers.highest.max(highest);
-    }
-
-    /// What an auditor finds who does not see the updates ([`super::compared`]); he lists blocks named and bits of the bitmap besides.
-    pub(super) fn between(
-        key: NodeKey,
-        before: &[u8; 4096],
-        after: &[u8; 4096],
-        newest_snapshot: Epoch,
-        lists: &mut Lists,
-    ) -> Changes {
-        let mut changes = Twin::new(Changes::under(newest_snapshot));
-        if key.level > 0 {
-            each_other(before, after, |_, old, new| {
-                changes.pointer(old, new);
-                lists.pointer(&Glance::at(old), &Glance::at(new));
-            });
-            return changes.into_one();
-        }
-        match system_kind(key.object) {
-            Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| {
-                changes.record(slot, old, new);
-                lists.pointer(&RecordGlance::at(old).root, &RecordGlance::at(new).root);
-            }),
-            Some(kind @ (SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap)) => {
-                each_other(before, after, |word, old, new| {
-                    let (old, new) = (u64::from_le_bytes(*old), u64::from_le_bytes(*new));
-                    changes.word(word, old, new);
-                    if kind == SystemKind::Bitmap {
-                        lists.word(key.index * BITS + word as u64 * 64, old, new);
-                    }
-                });
-            }
-            Some(SystemKind::References) => each_other(before, after, |slot, old, new| {
-                changes.counter(slot, u32::from_le_bytes(*old), u32::from_le_bytes(*new));
-            }),
-            Some(SystemKind::DeadLists) => each_other(before, after, |_, old, new| changes.dead_run(old, new)),
-            Some(SystemKind::SnapshotList) => {
-                each_other(before, after, |slot, old, new| changes.snapshot(slot, old, new));
-            }
-            None => {}
-        }
-        changes.into_one()
-    }
+/// An update of a block, on its way into the sums: what comes against what goes, each by its own bytes. What is seen of it is made out once, and
+/// counted twice.
+pub(crate) struct Counting<'a> {
+    sums: &'a mut Twin<Sums>,
+    /// The block.
+    key: NodeKey,
+    /// Epoch of the newest snapshot of `main` when the block was first changed, or 0.
+    newest_snapshot: Epoch,
 }
 
-/// What is seen of an update is made out once, and counted twice.
-impl Twin<Changes> {
+impl<'a> Counting<'a> {
+    /// Of this block.
+    #[inline]
+    pub(crate) fn of(audit: &'a mut Audit, key: NodeKey, newest_snapshot: Epoch) -> Counting<'a> {
+        Counting::into(&mut audit.sums, key, newest_snapshot)
+    }
+
+    #[inline]
+    pub(super) fn into(sums: &'a mut Twin<Sums>, key: NodeKey, newest_snapshot: Epoch) -> Counting<'a> {
+        Counting { sums, key, newest_snapshot }
+    }
+
+    /// What the block has, if it is not of a tree.
+    pub(super) fn kind(&self) -> Option<SystemKind> {
+        if self.key.level == 0 { system_kind(self.key.object) } else { None }
+    }
+
+    /// Of a block of domain 0: whose domain it is about.
+    fn domain(&self) -> u64 {
+        self.key.object / 16
+    }
+
+    /// The first id that a block of a map or table is about, of so many, with the domain.
+    fn first_id(&self, per_block: u64) -> u64 {
+        (self.domain() << 48) + self.key.index * per_block
+    }
+
+    fn between(&self, old: &Glance, new: &Glance) -> Pointers {
+        let mut pointers = Pointers::under(self.newest_snapshot);
+        pointers.gone(old);
+        pointers.put(new);
+        pointers
+    }
+
     pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
-        let (old, new) = (Glance::at(old), Glance::at(new));
-        self.change(|changes| {
-            changes.pointers.gone(&old);
-            changes.pointers.put(&new);
+        let pointers = self.between(&Glance::at(old), &Glance::at(new));
+        let level_below = self.key.level.checked_sub(1).map_or(0, |level| 1 << level);
+        let wrong_levels = (pointers.levels & !level_below).count_ones().into();
+        let object = self.key.object_key();
+        self.sums.change(|sums| {
+            sums.pointers.add(&pointers);
+            add(&mut sums.wrong_levels, wrong_levels);
+            sums.count(object, &pointers);
         });
     }
 
     pub(crate) fn record(&mut self, slot: usize, old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES]) {
         let (old, new) = (RecordGlance::at(old), RecordGlance::at(new));
-        self.change(|changes| changes.put_record(slot, &old, &new));
+        let pointers = self.between(&old.root, &new.root);
+        let wrong_levels = u64::from(new.root.address[0] != 0 && new.root.level != new.levels);
+        self.sums.change(|sums| {
+            sums.pointers.add(&pointers);
+            add(&mut sums.wrong_levels, wrong_levels);
+        });
+        if self.kind() != Some(SystemKind::ObjectTable) {
+            return;
+        }
+        if self.key.object == 0 {
+            let is_of_main = self.key.index * RECORDS + slot as u64 == table_of(DomainId::MAIN);
+            if is_of_main {
+                self.sums.change(|sums| {
+                    add(&mut sums.doubled, pointers.doubled);
+                    add(&mut sums.kept, pointers.kept);
+                });
+            }
+            return;
+        }
+        let domain = DomainId(self.domain() as u16);
+        let id = Digest::of(self.first_id(RECORDS) + slot as u64);
+        let more = |is: fn(&RecordGlance) -> bool| u64::from(is(&new)).wrapping_sub(is(&old).into());
+        let (used, nameless) = (more(|record| record.is_used), more(|record| record.is_used && record.nlink == 0));
+        let newest_generation = if new.generation == old.generation { 0 } else { new.generation };
+        self.sums.change(|sums| {
+            sums.count(ObjectKey { domain, object: ObjectId(0) }, &pointers);
+            sums.records += id.times(used);
+            sums.nameless += id.times(nameless);
+            add(&mut sums.pages_told, new.blocks.wrapping_sub(old.blocks));
+            sums.newest_generation = sums.newest_generation.max(newest_generation);
+            if domain == DomainId::MAIN {
+                add(&mut sums.objects, used);
+            }
+        });
     }
 
     /// 64 bits of a bitmap.
+    #[inline]
     pub(crate) fn word(&mut self, word: usize, old: u64, new: u64) {
-        let first = word as u64 * 64;
+        let kind = self.kind();
+        let first = match kind {
+            Some(SystemKind::Bitmap) => self.key.index * BITS,
+            Some(SystemKind::ObjectMap | SystemKind::OrphanMap) => self.first_id(BITS),
+            _ => return,
+        };
+        let first = first + word as u64 * 64;
         let bits = Digest::of_bits(first, new & !old) - Digest::of_bits(first, old & !new);
-        self.change(|changes| changes.numbers += bits);
+        self.sums.change(|sums| match kind {
+            Some(SystemKind::ObjectMap) => sums.mapped += bits,
+            Some(SystemKind::OrphanMap) => sums.orphans += bits,
+            _ => sums.bits += bits,
+        });
     }
 
+    #[inline]
     pub(crate) fn counter(&mut self, slot: usize, old: u32, new: u32) {
-        let more = Digest::of(slot as u64).times(u64::from(new).wrapping_sub(u64::from(old)));
-        self.change(|changes| changes.numbers += more);
+        if self.kind() == Some(SystemKind::References) {
+            let address = self.key.index * COUNTERS + slot as u64;
+            let more = Digest::of(address).times(u64::from(new).wrapping_sub(u64::from(old)));
+            self.sums.change(|sums| sums.counters += more);
+        }
     }
 
     pub(crate) fn snapshot(&mut self, slot: usize, old: &[u8; SNAPSHOT_BYTES], new: &[u8; SNAPSHOT_BYTES]) {
+        if self.kind() != Some(SystemKind::SnapshotList) {
+            return;
+        }
+        let (domain, slot) = (DomainId(self.domain() as u16), self.key.index * SNAPSHOTS + slot as u64);
         for (entry, times) in [(old, u64::MAX), (new, 1)] {
             if *entry != [0; SNAPSHOT_BYTES] {
-                let number = Digest::of(entry_number(slot as u64, crc64(entry))).times(times);
-                self.change(|changes| changes.numbers += number);
+                let number = listed_digest(domain, slot, crc64(entry)).times(times);
+                self.sums.change(|sums| sums.listed += number);
             }
         }
     }
@@ -288,25 +283,17 @@ impl Twin<Changes> {
         let (old, new) = (DeadRun::glance(old), DeadRun::glance(new));
         for first in new.address.into_iter().filter(|address| new.count > 0 && *address != 0) {
             let last = first.saturating_add(u64::from(new.count) - 1);
-            self.change(|changes| changes.reach(first, last));
+            self.sums.change(|sums| {
+                sums.pointers.lowest = sums.pointers.lowest.min(first);
+                sums.pointers.highest = sums.pointers.highest.max(last);
+            });
         }
-        let (blocks, births) = (blocks_of(&new) - blocks_of(&old), births_of(&new) - births_of(&old));
-        self.change(|changes| {
-            changes.dead += blocks;
-            changes.dead_births += births;
-        });
-    }
-}
-
-/// Calls `visit` with number, old and new bytes of each slot of so many bytes that is another one now.
-fn each_other<const N: usize>(
-    before: &[u8; 4096],
-    after: &[u8; 4096],
-    mut visit: impl FnMut(usize, &[u8; N], &[u8; N]),
-) {
-    for (slot, (old, new)) in before.as_chunks().0.iter().zip(after.as_chunks().0).enumerate() {
-        if old != new {
-            visit(slot, old, new);
+        if self.kind() == Some(SystemKind::DeadLists) {
+            let (blocks, births) = (blocks_of(&new) - blocks_of(&old), births_of(&new) - births_of(&old));
+            self.sums.change(|sums| {
+                sums.dead += blocks;
+                sums.dead_births += births;
+            });
         }
     }
 }

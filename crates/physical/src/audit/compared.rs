@@ -5,9 +5,10 @@
 //! makes out of the differences which blocks pointers name, or do not name any more, and which bits are set or cleared, and holds the two lists
 //! against each other, block by block. What one of them has alone must be in the equation *blocks* ([`super::EQUATIONS`]); all others are the same.
 
-use super::{Audit, Changes, Digest};
-use crate::format::BITS;
+use super::{Audit, Counting, Digest};
 use crate::format::blockptr::Glance;
+use crate::format::record::RecordGlance;
+use crate::format::{BITS, SystemKind};
 use crate::meta_block::{MetaBlock, NodeKey};
 use holdfast_object::{Epoch, ObjectKey};
 use rustc_hash::FxHashMap;
@@ -73,9 +74,37 @@ impl Lists {
 impl Audit {
     /// A block is complete, or goes away: it is compared with what it was before its first change.
     pub(super) fn compare(&mut self, key: NodeKey, before: &[u8; 4096], after: &[u8; 4096], newest_snapshot: Epoch) {
-        let compared = self.compared.get_or_insert_default();
-        let changes = Changes::between(key, before, after, newest_snapshot, &mut compared.lists);
-        self.sums.change(|sums| sums.absorb(key, &changes));
+        let lists = &mut self.compared.get_or_insert_default().lists;
+        let mut counting = Counting::into(&mut self.sums, key, newest_snapshot);
+        if key.level > 0 {
+            return each_other(before, after, |_, old, new| {
+                counting.pointer(old, new);
+                lists.pointer(&Glance::at(old), &Glance::at(new));
+            });
+        }
+        match counting.kind() {
+            Some(SystemKind::ObjectTable) => each_other(before, after, |slot, old, new| {
+                counting.record(slot, old, new);
+                lists.pointer(&RecordGlance::at(old).root, &RecordGlance::at(new).root);
+            }),
+            Some(kind @ (SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap)) => {
+                each_other(before, after, |word, old, new| {
+                    let (old, new) = (u64::from_le_bytes(*old), u64::from_le_bytes(*new));
+                    counting.word(word, old, new);
+                    if kind == SystemKind::Bitmap {
+                        lists.word(key.index * BITS + word as u64 * 64, old, new);
+                    }
+                });
+            }
+            Some(SystemKind::References) => each_other(before, after, |slot, old, new| {
+                counting.counter(slot, u32::from_le_bytes(*old), u32::from_le_bytes(*new));
+            }),
+            Some(SystemKind::DeadLists) => each_other(before, after, |_, old, new| counting.dead_run(old, new)),
+            Some(SystemKind::SnapshotList) => {
+                each_other(before, after, |slot, old, new| counting.snapshot(slot, old, new));
+            }
+            None => {}
+        }
     }
 
     /// A tree block goes away as a whole, and is kept as it is.
@@ -96,6 +125,19 @@ impl Audit {
     /// What only one of the lists has, if this auditor is asked.
     pub(super) fn unmatched(&self) -> Option<Digest> {
         self.compared.as_ref().map(|compared| compared.lists.unmatched())
+    }
+}
+
+/// Calls `visit` with number, old and new bytes of each slot of so many bytes that is another one now.
+fn each_other<const N: usize>(
+    before: &[u8; 4096],
+    after: &[u8; 4096],
+    mut visit: impl FnMut(usize, &[u8; N], &[u8; N]),
+) {
+    for (slot, (old, new)) in before.as_chunks().0.iter().zip(after.as_chunks().0).enumerate() {
+        if old != new {
+            visit(slot, old, new);
+        }
     }
 }
 

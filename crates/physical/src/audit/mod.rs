@@ -4,7 +4,7 @@
 //! the equations with what they find and cost.
 //!
 //! Invariants:
-//! - what is *in the bytes* of blocks is counted by the methods through which bytes change ([`Changes`]), old against new, and by nobody
+//! - what is *in the bytes* of blocks is counted by the methods through which bytes change ([`Counting`]), old against new, and by nobody
 //!   else. Blocks that go away without being changed are counted where they are dropped ([`Audit::dropped`], [`Audit::dead_page_cut`]);
 //! - what is *done* (a page shared, a run buried) is counted where it is done, never from those bytes;
 //! - sums are those since the last recovery point: they begin anew when one is complete, and an
@@ -21,7 +21,7 @@ mod sums;
 mod suspects;
 mod twin;
 
-pub(crate) use changes::Changes;
+pub(crate) use changes::Counting;
 pub(crate) use holdfast_integrity::SetDigest as Digest;
 pub(crate) use sums::{Audit, KeptStart, Listed, listed_digest};
 pub(crate) use suspects::owner;

@@ -123,7 +123,7 @@ mod tests {
         let of_system = |object| NodeKey::new(system_key(object), 0, 0);
 
         let key = of_system(table_of(DomainId::MAIN));
-        let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
+        let mut block = OwnedBlock::new(key, MetadataProtection::Rolling);
         let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
         let mut record = Record::object(attributes, 1);
         let sums = StoredSums::of(Checksum::crc64(0));
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!((found(&block, key, "births"), found(&block, key, "levels")), (Some(5), None));
 
         let key = of_system(dead_of(DomainId::MAIN));
-        let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
+        let mut block = OwnedBlock::new(key, MetadataProtection::Rolling);
         block.edit(key).put_dead_run(3, &DeadRun { address: [900, 0], birth_log: 3, count: 101, is_page: true });
         block.edit(key).put_dead_run(7, &DeadRun { address: [900, 0], birth_log: 3, count: 102, is_page: true });
         assert_eq!((found(&block, key, "range"), found(&block, key, "births")), (Some(7), None));

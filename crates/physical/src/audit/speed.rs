@@ -10,7 +10,7 @@ use crate::format::blockptr::{POINTER_BYTES, PointerKind};
 use crate::format::snapshot::DEAD_BYTES;
 use crate::format::{BlockPointer, DeadRun, RECORD_BYTES, Record};
 use crate::meta_block::{MetadataProtection, NodeKey, OwnedBlock};
-use crate::objects::{system_key, table_of};
+use crate::objects::{BITMAP, REFERENCES, dead_of, system_key, table_of};
 use crate::slots::{self, Limits, Parts};
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{Attributes, Class, DomainId, Kind, ObjectStore, Timestamp};
@@ -65,10 +65,11 @@ fn of_blocks(protection: MetadataProtection, changes: usize) -> (f64, f64) {
         let mut block = OwnedBlock::from((*full).clone(), protection);
         for change in 0..changes {
             let new = pointer(turn * changes + change);
-            block.edit(KEY).put_pointer(place(turn * changes + change).1 % 64, black_box(&new));
+            let mut edit = block.edit_if(KEY, &mut audit).expect("it is the one");
+            edit.put_pointer(place(turn * changes + change).1 % 64, black_box(&new));
         }
         let watched = block.release();
-        audit.complete(KEY, &block, watched).expect("nobody has written to it");
+        audit.complete(KEY, &block, watched);
     })
 }
 
@@ -87,56 +88,83 @@ fn tell_counting_and_comparing() {
 
 #[test]
 fn every_kind_of_update_is_counted_at_a_cost() {
-    let mut blocks: Vec<OwnedBlock> = (0..64).map(|_| OwnedBlock::new(KEY, MetadataProtection::Audited)).collect();
-    let mut changes: Vec<Twin<Changes>> = vec![Twin::default(); 64];
+    let of_kind =
+        |key| -> Vec<OwnedBlock> { (0..64).map(|_| OwnedBlock::new(key, MetadataProtection::Audited)).collect() };
+    let of_system = |object| NodeKey::new(system_key(object), 0, 1);
+    let mut audit = Audit::default();
 
+    let mut blocks = of_kind(KEY);
     let encoded: Vec<[u8; POINTER_BYTES]> = (0..256).map(|turn| pointer(turn).encode()).collect();
-    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_pointer(place(turn).1 % 64, &pointer(turn)));
+    let whole = nanos(|turn| {
+        let (block, slot) = (&mut blocks[place(turn).0], place(turn).1 % 64);
+        block.edit_if(KEY, &mut audit).expect("it is the one").put_pointer(slot, &pointer(turn));
+    });
     let alone = nanos(|turn| {
         let (old, new) = (&encoded[turn % 256], &encoded[turn * 7 % 256]);
-        changes[place(turn).0].pointer(black_box(old), black_box(new));
+        Counting::of(&mut audit, KEY, 0).pointer(black_box(old), black_box(new));
     });
     tell("a block pointer", whole, alone);
 
+    let key = of_system(BITMAP);
+    let mut bitmap = of_kind(key);
     let whole = nanos(|turn| {
-        let (block, bit) = (&mut blocks[place(turn).0], place(turn).1 % BITS as usize);
+        let (block, bit) = (&mut bitmap[place(turn).0], place(turn).1 % BITS as usize);
         let old = block.bit(bit);
-        block.edit(KEY).set_bit(bit, !old);
+        block.edit_if(key, &mut audit).expect("it is the one").set_bit(bit, !old);
     });
     let alone = nanos(|turn| {
-        changes[place(turn).0].word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
+        Counting::of(&mut audit, key, 0).word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
     });
     tell("a bit", whole, alone);
 
-    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_counter(place(turn).1 % 1024, turn as u32));
-    let alone = nanos(|turn| changes[place(turn).0].counter(place(turn).1 % 1024, black_box(3), turn as u32));
+    let key = of_system(REFERENCES);
+    let mut references = of_kind(key);
+    let whole = nanos(|turn| {
+        let (block, slot) = (&mut references[place(turn).0], place(turn).1 % 1024);
+        block.edit_if(key, &mut audit).expect("it is the one").put_counter(slot, turn as u32);
+    });
+    let alone = nanos(|turn| Counting::of(&mut audit, key, 0).counter(place(turn).1 % 1024, black_box(3), turn as u32));
     tell("a counter", whole, alone);
 
     let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
     let records = [3, 4].map(|epoch| Record::object(attributes.clone(), epoch).encode());
     let records: [[u8; RECORD_BYTES]; 2] = records;
-    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_record(place(turn).1 % 8, &records[turn % 2]));
+    let table = of_system(table_of(DomainId::MAIN));
+    let mut tables = of_kind(table);
+    let whole = nanos(|turn| {
+        let (block, slot) = (&mut tables[place(turn).0], place(turn).1 % 8);
+        block.edit_if(table, &mut audit).expect("it is the one").put_record(slot, &records[turn % 2]);
+    });
     let alone = nanos(|turn| {
-        changes[place(turn).0].record(place(turn).1 % 8, black_box(&records[turn % 2]), black_box(&records[0]));
+        Counting::of(&mut audit, table, 0).record(
+            place(turn).1 % 8,
+            black_box(&records[turn % 2]),
+            black_box(&records[0]),
+        );
     });
     tell("a record", whole, alone);
 
+    let key = of_system(dead_of(DomainId::MAIN));
+    let mut dead = of_kind(key);
     let run = |turn: usize| DeadRun { address: [turn as u64, 0], birth_log: 3, count: 7, is_page: true };
     let runs: [[u8; DEAD_BYTES]; 2] = [run(1), run(2)].map(|run| run.encode());
-    let whole = nanos(|turn| blocks[place(turn).0].edit(KEY).put_dead_run(place(turn).1 % 128, &run(turn)));
-    let alone = nanos(|turn| changes[place(turn).0].dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
+    let whole = nanos(|turn| {
+        let (block, slot) = (&mut dead[place(turn).0], place(turn).1 % 128);
+        block.edit_if(key, &mut audit).expect("it is the one").put_dead_run(slot, &run(turn));
+    });
+    let alone =
+        nanos(|turn| Counting::of(&mut audit, key, 0).dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
     tell("a run of a dead list", whole, alone);
 
     let mut audit = Audit::default();
     // As the blocks of a file are, of which each has all of its pages.
     for (number, block) in blocks.iter_mut().enumerate() {
-        *block = OwnedBlock::new(KEY, MetadataProtection::Audited);
+        *block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
         (0..64).for_each(|slot| block.edit(KEY).put_pointer(slot, &pointer(64 * number + slot)));
     }
     let (alone, least) = nanos(|turn| audit.all_gone(KEY.object_key(), black_box(&blocks[place(turn).0]), 2));
     println!("{:24} {alone:7.1} ({least:6.1}) ns, with all 64 pointers", "a block dropped");
-    let table = NodeKey::new(system_key(table_of(DomainId::MAIN)), 0, 1);
-    let mut of_records = OwnedBlock::new(table, MetadataProtection::Audited);
+    let mut of_records = OwnedBlock::new(table, MetadataProtection::Rolling);
     (0..8).for_each(|slot| of_records.edit(table).put_record(slot, &records[0]));
     let limits = Limits { newest: 9, blocks: 1 << 30 };
     for (what, key, block, bytes) in
@@ -151,13 +179,6 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         let (all, all_least) = nanos(|_| judge(Parts::ALL));
         println!("{what:24} {one:7.1} ({least:6.1}) ns, {all:7.1} ({all_least:6.1}) ns all of a block");
     }
-    let (alone, least) = nanos(|_| {
-        let counted = black_box(Box::<Twin<Changes>>::default());
-        let changes = counted.verified().expect("nobody has written to it");
-        audit.sums.change(|sums| sums.absorb(KEY, changes));
-    });
-    println!("{:24} {alone:7.1} ({least:6.1}) ns, with the memory for its sums", "a changed block");
-
     let rig = Rig::new();
     let (label, last) = (rig.module.label().unwrap(), rig.module.superblock().unwrap());
     let trees = rig.module.trees.read();

@@ -1,13 +1,13 @@
 //! What has changed since the last recovery point, as sums: who tells the audit of it.
 
 use super::twin::{Sum, Twin, sums};
-use super::{Changes, Compared, Digest};
+use super::{Compared, Digest};
 use crate::alloc::{Alloc, fixed};
-use crate::audit::changes::{ENTRY_STEP, Pointers, births_of, blocks_of, entry_number};
-use crate::format::{BITS, COUNTERS, DeadRun, Label, POINTERS, RECORDS, SNAPSHOTS, SystemKind};
+use crate::audit::changes::{Pointers, births_of, blocks_of, entry_number};
+use crate::format::{BITS, DeadRun, Label, POINTERS};
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey, Scribble, Watched};
 use crate::module::log_area;
-use crate::objects::{holder, map_of, orphans_of, system_kind, table_of};
+use crate::objects::{holder, map_of, orphans_of};
 use crate::scribble::Cells;
 use crate::tree::span;
 use crate::words::CHUNK_WORDS;
@@ -162,55 +162,8 @@ pub(super) fn fixed_bits(blocks: u64, log: &Range<u64>) -> Digest {
 }
 
 impl Sums {
-    /// What has changed in a block that is complete, or that goes away.
-    pub(super) fn absorb(&mut self, key: NodeKey, changes: &Changes) {
-        let pointers = &changes.pointers;
-        self.pointers.add(pointers);
-        add(&mut self.wrong_levels, changes.wrong_levels);
-        if key.level > 0 {
-            add(&mut self.wrong_levels, (pointers.levels & !(1 << (key.level - 1))).count_ones().into());
-            self.count(key.object_key(), pointers);
-            return;
-        }
-        let domain = key.object / 16;
-        let ids = |digest: Digest, per_block: u64| digest.moved((domain << 48) + key.index * per_block);
-        match system_kind(key.object) {
-            Some(SystemKind::ObjectTable) if key.object == 0 => {
-                let main = table_of(DomainId::MAIN);
-                if key.index == main / RECORDS {
-                    let slot = (main % RECORDS) as usize;
-                    add(&mut self.doubled, i64::from(changes.doubled[slot]) as u64);
-                    add(&mut self.kept, i64::from(changes.kept[slot]) as u64);
-                }
-            }
-            Some(SystemKind::ObjectTable) => {
-                let object = ObjectKey { domain: DomainId(domain as u16), object: ObjectId(0) };
-                self.count(object, pointers);
-                self.records += ids(changes.numbers, RECORDS);
-                self.nameless += ids(changes.nameless, RECORDS);
-                add(&mut self.pages_told, changes.pages_told);
-                self.newest_generation = self.newest_generation.max(changes.newest_generation);
-                if object.domain == DomainId::MAIN {
-                    add(&mut self.objects, changes.numbers.count());
-                }
-            }
-            Some(SystemKind::Bitmap) => self.bits += changes.numbers.moved(key.index * BITS),
-            Some(SystemKind::References) => self.counters += changes.numbers.moved(key.index * COUNTERS),
-            Some(SystemKind::ObjectMap) => self.mapped += ids(changes.numbers, BITS),
-            Some(SystemKind::OrphanMap) => self.orphans += ids(changes.numbers, BITS),
-            Some(SystemKind::DeadLists) => {
-                self.dead += changes.dead;
-                self.dead_births += changes.dead_births;
-            }
-            Some(SystemKind::SnapshotList) => {
-                let first = list_place(DomainId(domain as u16), key.index * SNAPSHOTS);
-                self.listed += changes.numbers.moved(ENTRY_STEP.wrapping_mul(first));
-            }
-            None => {}
-        }
-    }
-
-    fn count(&mut self, key: ObjectKey, pointers: &Pointers) {
+    /// Pointers of an object's blocks, or of its record.
+    pub(super) fn count(&mut self, key: ObjectKey, pointers: &Pointers) {
         if holder(key) == Some(DomainId::MAIN) {
             add(&mut self.doubled, pointers.doubled);
             add(&mut self.kept, pointers.kept);
@@ -248,19 +201,10 @@ impl Audit {
     // ---- in the bytes
 
     /// A block is complete, or goes away.
-    ///
-    /// # Errors
-    /// Somebody has written to what was counted of it who must not.
-    pub(crate) fn complete(&mut self, key: NodeKey, block: &MetaBlock, watched: Watched) -> Result<(), Scribble> {
-        match watched {
-            Watched::Not | Watched::Counted(None, _) => {}
-            Watched::Counted(Some(changes), _) => {
-                let changes = changes.verified()?;
-                self.sums.change(|sums| sums.absorb(key, changes));
-            }
-            Watched::Copied(before, newest_snapshot) => self.compare(key, &before, block.bytes(), newest_snapshot),
+    pub(crate) fn complete(&mut self, key: NodeKey, block: &MetaBlock, watched: Watched) {
+        if let Watched::Copied(before, newest_snapshot) = watched {
+            self.compare(key, &before, block.bytes(), newest_snapshot);
         }
-        Ok(())
     }
 
     /// A block of an object's tree, complete or along the bound: whether all that it names is below the bound that the record says.

@@ -37,17 +37,6 @@ impl Sum for u16 {
     }
 }
 
-impl Sum for [i8; 8] {
-    fn other(&self, there: &[i8; 8]) -> Option<[u64; 2]> {
-        let word = |numbers: &[i8; 8]| u64::from_le_bytes(numbers.map(|number| number as u8));
-        word(self).other(&word(there))
-    }
-
-    fn cells<'a>(&'a mut self, name: &str, cells: &mut Cells<'a>) {
-        cells.own(name, self);
-    }
-}
-
 impl Sum for Digest {
     fn other(&self, there: &Digest) -> Option<[u64; 2]> {
         self.words().into_iter().zip(there.words()).find(|(mine, other)| mine != other).map(Into::into)
@@ -133,12 +122,6 @@ impl<T: Clone> Twin<T> {
     /// As they are.
     pub(crate) fn get(&self) -> &T {
         &self.0[0]
-    }
-
-    /// One of them, for who has nobody beside him.
-    pub(crate) fn into_one(self) -> T {
-        let [here, _] = self.0;
-        here
     }
 
     /// Changes both, each from itself.

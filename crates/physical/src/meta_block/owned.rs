@@ -3,23 +3,22 @@
 //! What only these need of memory is here, and not in each block that is cached.
 
 use super::{LockedBlock, MetaBlock, MetadataProtection, NodeKey, Scribble};
-use crate::audit::{Changes, Twin};
+use crate::audit::{Audit, Counting};
 use crate::format::blockptr::{BlockPointer, POINTER_BYTES};
 use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES};
-use crate::scribble::Cells;
 use crate::slots::Parts;
 use holdfast_integrity::Delta;
 use holdfast_object::Epoch;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What a block that has changed takes of memory besides, for what has been counted of it, until it is audited.
-pub const AUDIT_BYTES_PER_CHANGED_BLOCK: usize = size_of::<Twin<Changes>>();
+/// What a block that has changed takes of memory besides, to know how it is audited, until it is.
+pub const AUDIT_BYTES_PER_CHANGED_BLOCK: usize = size_of::<Watched>();
 
 /// A block that can be changed. Readers may have it too ([`OwnedBlock::share`]); then a change copies it first.
 ///
-/// Invariant: what changes is counted if it is to be audited.
+/// Invariant: what changes is counted if it is to be audited, right away and in the sums of the epoch.
 pub(crate) struct OwnedBlock {
     block: Arc<MetaBlock>,
     /// It is as on the device from now on, and does not change.
@@ -33,8 +32,8 @@ pub(crate) struct OwnedBlock {
 pub(crate) enum Watched {
     /// Not at all: nothing is audited.
     Not,
-    /// Each update counts, for this epoch of the newest snapshot of `main`, or 0. There is no memory for it before the first one.
-    Counted(Option<Box<Twin<Changes>>>, Epoch),
+    /// Each update counts, for this epoch of the newest snapshot of `main`, or 0.
+    Counted(Epoch),
     /// By the bytes from before, and the epoch of the newest snapshot of `main`.
     Copied(Box<[u8; 4096]>, Epoch),
 }
@@ -57,7 +56,7 @@ impl OwnedBlock {
     pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
         let watched = match protection {
             MetadataProtection::Off | MetadataProtection::Rolling => Watched::Not,
-            MetadataProtection::Audited => Watched::Counted(None, 0),
+            MetadataProtection::Audited => Watched::Counted(0),
             MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes()), 0),
         };
         // That of its copy is not its own.
@@ -69,7 +68,7 @@ impl OwnedBlock {
     pub(crate) fn count_under(&mut self, newest_snapshot: Epoch) {
         match &mut self.watched {
             Watched::Not => {}
-            Watched::Counted(_, newest) | Watched::Copied(_, newest) => *newest = newest_snapshot,
+            Watched::Counted(newest) | Watched::Copied(_, newest) => *newest = newest_snapshot,
         }
     }
 
@@ -85,31 +84,35 @@ impl OwnedBlock {
     /// To change it. `key`: the block that the caller means.
     ///
     /// # Panics
-    /// It is another one, or has been released.
+    /// It is another one, has been released, or is to be [counted](OwnedBlock::edit_if).
     #[inline]
     pub(crate) fn edit(&mut self, key: NodeKey) -> Edit<'_> {
-        let edit = self.edit_if(key);
+        assert!(!matches!(self.watched, Watched::Counted(_)), "an update that the audit would not see");
+        let edit = self.edit_with(key, None);
         edit.unwrap_or_else(|_| panic!("{key:?} is another block: a legal change to it would go unseen"))
     }
 
-    /// The same, for who knows what to do if it is another one.
+    /// The same, counted, for who knows what to do if it is another one.
     ///
     /// # Errors
     /// It [is](MetaBlock::is_block) another one.
     ///
     /// # Panics
     /// It has been released.
-    #[inline]
-    pub(crate) fn edit_if(&mut self, key: NodeKey) -> Result<Edit<'_>, Scribble> {
-        self.block.is_block(key)?;
-        assert!(!self.released, "a metadata block of a recovery point is not changed");
-        let changes = match &mut self.watched {
-            Watched::Counted(changes, newest) => {
-                Some(&mut **changes.get_or_insert_with(|| Box::new(Twin::new(Changes::under(*newest)))))
-            }
+    #[inline(always)]
+    pub(crate) fn edit_if<'a>(&'a mut self, key: NodeKey, audit: &'a mut Audit) -> Result<Edit<'a>, Scribble> {
+        let counting = match self.watched {
+            Watched::Counted(newest_snapshot) => Some(Counting::of(audit, key, newest_snapshot)),
             Watched::Not | Watched::Copied(..) => None,
         };
-        Ok(Edit { block: Arc::make_mut(&mut self.block), changed: &mut self.changed, changes })
+        self.edit_with(key, counting)
+    }
+
+    #[inline(always)]
+    fn edit_with<'a>(&'a mut self, key: NodeKey, counting: Option<Counting<'a>>) -> Result<Edit<'a>, Scribble> {
+        self.block.is_block(key)?;
+        assert!(!self.released, "a metadata block of a recovery point is not changed");
+        Ok(Edit { block: Arc::make_mut(&mut self.block), changed: &mut self.changed, counting })
     }
 
     /// What of it has been changed, as long as it has been one to change.
@@ -135,14 +138,6 @@ impl OwnedBlock {
         Arc::make_mut(&mut self.block).scribbled_unseen(at, bytes);
     }
 
-    /// The same for what has been counted of it, if something has.
-    pub(crate) fn scribbled_changes(&mut self) -> Option<Cells<'_>> {
-        let Watched::Counted(Some(changes), _) = &mut self.watched else { return None };
-        let mut cells = Cells::default();
-        changes.cells(&mut cells);
-        Some(cells)
-    }
-
     #[cfg(test)]
     pub(crate) fn scribble(&mut self, at: usize, pattern: &[u8]) {
         self.scribbled().scribble(at, pattern, false);
@@ -153,7 +148,7 @@ impl OwnedBlock {
 pub(crate) struct Edit<'a> {
     block: &'a mut MetaBlock,
     changed: &'a mut Parts,
-    changes: Option<&'a mut Twin<Changes>>,
+    counting: Option<Counting<'a>>,
 }
 
 impl Deref for Edit<'_> {
@@ -167,9 +162,9 @@ impl Deref for Edit<'_> {
 impl Edit<'_> {
     /// Counts for the audit what is about to change. The bytes are those before.
     #[inline]
-    fn count(&mut self, count: impl FnOnce(&mut Twin<Changes>, &[u8; 4096])) {
-        if let Some(changes) = &mut self.changes {
-            count(changes, self.block.bytes());
+    fn count(&mut self, count: impl FnOnce(&mut Counting<'_>, &[u8; 4096])) {
+        if let Some(counting) = &mut self.counting {
+            count(counting, self.block.bytes());
         }
     }
 
@@ -182,13 +177,13 @@ impl Edit<'_> {
 
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
         let new = pointer.encode();
-        self.count(|changes, bytes| changes.pointer(&bytes.as_chunks().0[slot], &new));
+        self.count(|counting, bytes| counting.pointer(&bytes.as_chunks().0[slot], &new));
         self.change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
     }
 
     /// Puts an encoded record, or zeros.
     pub(crate) fn put_record(&mut self, slot: usize, record: &[u8; RECORD_BYTES]) {
-        self.count(|changes, bytes| changes.record(slot, &bytes.as_chunks().0[slot], record));
+        self.count(|counting, bytes| counting.record(slot, &bytes.as_chunks().0[slot], record));
         self.change_any(slot * RECORD_BYTES, record);
     }
 
@@ -199,7 +194,7 @@ impl Edit<'_> {
 
     pub(crate) fn put_counter(&mut self, slot: usize, value: u32) {
         let old = self.block.counter(slot);
-        self.count(|changes, _| changes.counter(slot, old, value));
+        self.count(|counting, _| counting.counter(slot, old, value));
         // As a part of its word, of which a change costs a quarter of that of bytes anywhere.
         let (word, shift) = (slot / 2, slot % 2 * 32);
         self.change(slot * 4, &value.to_le_bytes(), |block| {
@@ -210,7 +205,7 @@ impl Edit<'_> {
 
     /// Puts an encoded entry of a snapshot list, or zeros.
     pub(crate) fn put_snapshot(&mut self, slot: usize, snapshot: &[u8; SNAPSHOT_BYTES]) {
-        self.count(|changes, bytes| changes.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));
+        self.count(|counting, bytes| counting.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));
         self.change_any(slot * SNAPSHOT_BYTES, snapshot);
     }
 
@@ -223,7 +218,7 @@ impl Edit<'_> {
     }
 
     fn change_dead_run(&mut self, slot: usize, run: &[u8; DEAD_BYTES]) {
-        self.count(|changes, bytes| changes.dead_run(&bytes.as_chunks().0[slot], run));
+        self.count(|counting, bytes| counting.dead_run(&bytes.as_chunks().0[slot], run));
         self.change_any(slot * DEAD_BYTES, run);
     }
 
@@ -238,7 +233,7 @@ impl Edit<'_> {
 
     fn put_word(&mut self, word: usize, value: u64) {
         let old = self.block.word(word);
-        self.count(|changes, _| changes.word(word, old, value));
+        self.count(|counting, _| counting.word(word, old, value));
         self.change(word * 8, &value.to_le_bytes(), |block| Delta::of_word(word, block.word(word), value));
     }
 
@@ -374,7 +369,7 @@ mod tests {
                 let mut block = full();
                 block.scribbled().misplace(address);
                 let mut found = None;
-                match block.edit_if(KEY) {
+                match block.edit_with(KEY, None) {
                     Ok(mut edit) => update(&mut edit),
                     Err(scribble) => found = Some(scribble),
                 }

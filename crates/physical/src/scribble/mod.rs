@@ -89,8 +89,6 @@ pub enum MetaKind {
     Numbers,
     /// Sums of the audit.
     Audit,
-    /// What the audit has counted of a block that the epoch being built has changed.
-    BlockAudit,
     /// Where a block that the epoch being built has changed is to be written.
     Destination,
     /// A batch of the intent log while it is put together, which only an ambush meets ([`Lab::lay_ambush`]).
@@ -99,7 +97,7 @@ pub enum MetaKind {
 
 impl MetaKind {
     /// All of them.
-    pub const ALL: [MetaKind; 23] = [
+    pub const ALL: [MetaKind; 22] = [
         MetaKind::ObjectTable,
         MetaKind::SystemTree,
         MetaKind::BlockTree,
@@ -120,7 +118,6 @@ impl MetaKind {
         MetaKind::Counts,
         MetaKind::Numbers,
         MetaKind::Audit,
-        MetaKind::BlockAudit,
         MetaKind::Destination,
         MetaKind::LogBatch,
     ];
@@ -148,7 +145,6 @@ impl MetaKind {
             MetaKind::Counts => "counts",
             MetaKind::Numbers => "numbers",
             MetaKind::Audit => "audit",
-            MetaKind::BlockAudit => "block-audit",
             MetaKind::Destination => "destination",
             MetaKind::LogBatch => "log-batch",
         }
@@ -165,9 +161,7 @@ impl MetaKind {
             MetaKind::Label | MetaKind::Snapshot | MetaKind::LogContents | MetaKind::Counts | MetaKind::Numbers => {
                 &[State::InUse]
             }
-            MetaKind::DeadRun | MetaKind::Audit | MetaKind::BlockAudit | MetaKind::Destination | MetaKind::LogBatch => {
-                &[State::Changed]
-            }
+            MetaKind::DeadRun | MetaKind::Audit | MetaKind::Destination | MetaKind::LogBatch => &[State::Changed],
             _ => &[State::Changed, State::Clean],
         }
     }
@@ -565,11 +559,6 @@ impl<'a> Lab<'a> {
             }
             MetaKind::LogContents => some(State::InUse, module.log.try_lock().map_or(0, |log| log.blocks())).collect(),
             MetaKind::Counts | MetaKind::Numbers => some(State::InUse, 1).collect(),
-            MetaKind::BlockAudit => {
-                let counted =
-                    trees.dirty.iter_mut().filter_map(|(key, dirty)| dirty.block.scribbled_changes().map(|_| key));
-                counted.map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
-            }
             MetaKind::Destination => {
                 trees.dirty.keys().map(|key| Target::of_block(kind, State::Changed, *key, 0)).collect()
             }
@@ -671,10 +660,6 @@ impl<'a> Lab<'a> {
                 trees.metadata.cells("metadata", &mut cells);
                 alloc.count_cells(&mut cells);
                 Some(action(Form::Cells(cells)))
-            }
-            (MetaKind::BlockAudit, _) => {
-                let dirty = trees.dirty.get_mut(&target.key())?;
-                Some(action(Form::Cells(dirty.block.scribbled_changes()?)))
             }
             (MetaKind::LogBatch, _) => None,
             (MetaKind::Destination, _) => {

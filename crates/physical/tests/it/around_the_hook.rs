@@ -74,7 +74,7 @@ fn set(files: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn nobody_else_writes_to_metadata_past_its_sums() {
-    // Whatever begins so: the bytes of a block, counts (`scribbled_count`), what has been counted of a block (`scribbled_changes`), a new one too. What has
+    // Whatever begins so: the bytes of a block, counts (`scribbled_count`), a new one too. What has
     // been noticed is counted by the same name; and the allocator has noticed something.
     let all = callers(&[".scribbled", "::scribbled", ".scribble("], &["counters.scribbled(", ".scribble()"]);
     assert_eq!(all, set(&SCRIBBLERS), "left: who does; right: who may");

@@ -9,9 +9,10 @@ fn is_kept(pointer: &BlockPointer) -> bool {
     pointer.address[1] != 0 && pointer.birth_log <= SNAPSHOT
 }
 
-/// Bytes of a block, of which the sums are those of a new block in which they were put.
-fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
-    let mut sums = Changes::default();
+/// The sums of a new block in which the bytes of this one were put.
+fn sums_of(block: &MetaBlock, kind: usize) -> Sums {
+    let mut sums = Sums::default();
+    let id = |slot: usize| id_digest(DomainId::MAIN.0.into(), slot as u64);
     match kind {
         0 => {
             for slot in 0..POINTERS as usize {
@@ -22,34 +23,35 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
                 add(&mut sums.pointers.pages, u64::from(pointer.kind == PointerKind::Data));
                 add(&mut sums.pointers.pending, u64::from(pointer == BlockPointer::PENDING));
             }
+            (sums.doubled, sums.kept, sums.pages) = (sums.pointers.doubled, sums.pointers.kept, sums.pointers.pages);
         }
         1 => {
             for slot in 0..RECORDS as usize {
                 let Some(record) = Record::decode(block.record(slot), 9, 10_000, false).unwrap() else { continue };
                 record.root.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
-                sums.doubled[slot] = i8::from(record.root.address[1] != 0);
                 add(&mut sums.pointers.doubled, u64::from(record.root.address[1] != 0));
-                sums.kept[slot] = is_kept(&record.root).into();
                 add(&mut sums.pointers.kept, is_kept(&record.root).into());
                 add(&mut sums.pointers.pages, u64::from(record.root.kind == PointerKind::Data));
                 add(&mut sums.pages_told, record.attributes.blocks);
-                sums.numbers += Digest::of(slot as u64);
+                add(&mut sums.objects, 1);
+                sums.records += id(slot);
                 if record.attributes.nlink == 0 {
-                    sums.nameless += Digest::of(slot as u64);
+                    sums.nameless += id(slot);
                 }
             }
+            (sums.doubled, sums.kept, sums.pages) = (sums.pointers.doubled, sums.pointers.kept, sums.pointers.pages);
         }
         2 => {
             for bit in (0..BITS).filter(|bit| block.bit(*bit as usize)) {
-                sums.numbers += Digest::of(bit);
+                sums.bits += Digest::of(bit);
             }
         }
         3 => {
             for slot in 0..COUNTERS {
-                sums.numbers += Digest::of(slot).times(block.counter(slot as usize).into());
+                sums.counters += Digest::of(slot).times(block.counter(slot as usize).into());
             }
         }
-        _ => {
+        4 => {
             for slot in 0..4096 / DEAD_BYTES {
                 let run = DeadRun::decode(block.dead_run(slot), 9, 10_000).unwrap();
                 let blocks = run.into_iter().flat_map(DeadRun::blocks).flatten().filter(|&block| block != 0);
@@ -57,20 +59,28 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Changes {
                 run.iter().for_each(|run| sums.dead_births += births_of(run));
             }
         }
+        _ => {
+            for bit in (0..BITS as usize).filter(|bit| block.bit(*bit)) {
+                sums.mapped += id(bit);
+            }
+        }
     }
     sums
 }
 
 /// What of the sums does not depend on the order of updates.
-fn sums(changes: &Changes) -> impl PartialEq + std::fmt::Debug + use<> {
-    let Pointers { addresses, doubled, kept, pages, pending, .. } = changes.pointers;
-    let Changes { numbers, nameless, pages_told, dead, .. } = *changes;
-    ((addresses, doubled, kept, pages, pending), (changes.doubled, changes.kept), (numbers, nameless, pages_told, dead))
+fn without_order(sums: &Sums) -> Sums {
+    let mut sums = Sums { wrong_levels: 0, newest_generation: 0, ..sums.clone() };
+    let Pointers { newest, lowest, highest, levels, misborn, wrong_kinds, .. } = &mut sums.pointers;
+    (*newest, *lowest, *highest, *levels, *misborn, *wrong_kinds) = (0, u64::MAX, 0, 0, 0, 0);
+    sums
 }
 
-fn counted(block: &mut OwnedBlock) -> Changes {
-    let Watched::Counted(changes, _) = block.release() else { panic!("its updates count") };
-    changes.expect("it was updated").into_one()
+/// What an auditor finds who has both states of a block.
+fn compared(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) -> Sums {
+    let mut audit = Audit::default();
+    audit.compare(key, before, after, SNAPSHOT);
+    without_order(audit.sums.get())
 }
 
 fn random_record(rng: &mut impl Rng) -> [u8; RECORD_BYTES] {
@@ -95,12 +105,12 @@ fn random_pointer(rng: &mut impl Rng) -> BlockPointer {
 /// Takes the counting out of any update, and this fails.
 #[test]
 fn what_updates_count_is_what_the_bytes_have() {
-    let [pointers, records, bits, counters, runs] =
-        [(9, 1), (table_of(DomainId::MAIN), 0), (BITMAP, 0), (REFERENCES, 0), (dead_of(DomainId::MAIN), 0)]
-            .map(|(object, level)| NodeKey { domain: 0, object, level, index: 0 });
+    let of_system = |object| NodeKey { domain: 0, object, level: 0, index: 0 };
+    let [records, bits, counters, runs, ids] =
+        [table_of(DomainId::MAIN), BITMAP, REFERENCES, dead_of(DomainId::MAIN), map_of(DomainId::MAIN)].map(of_system);
     for seed in 0..100 {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
-        for (kind, key) in [pointers, records, bits, counters, runs].into_iter().enumerate() {
+        for (kind, key) in [LEAF, records, bits, counters, runs, ids].into_iter().enumerate() {
             let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
             block.count_under(SNAPSHOT);
             let mut update = |mut block: Edit<'_>| match kind {
@@ -114,8 +124,8 @@ fn what_updates_count_is_what_the_bytes_have() {
                     block.put_pointer(rng.random_range(0..64), &some[rng.random_range(0..4)]);
                 }
                 1 => block.put_record(rng.random_range(0..8), &random_record(&mut rng)),
-                2 if rng.random() => block.set_bit(rng.random_range(0..BITS as usize), rng.random()),
-                2 => {
+                2 | 5 if rng.random() => block.set_bit(rng.random_range(0..BITS as usize), rng.random()),
+                2 | 5 => {
                     let masks = [0, u64::MAX, rng.random(), rng.random()];
                     let words: Vec<u64> = (0..CHUNK_WORDS).map(|_| masks[rng.random_range(0..4)]).collect();
                     block.put_words(&words);
@@ -128,36 +138,20 @@ fn what_updates_count_is_what_the_bytes_have() {
                 }
                 _ => block.clear_dead_run(rng.random_range(0..128)),
             };
-            (0..50).for_each(|_| update(block.edit(key)));
-            let before = sums_of(&block, kind);
+            let (mut audit, mut later) = (Audit::default(), Audit::default());
+            (0..50).for_each(|_| update(block.edit_if(key, &mut audit).unwrap()));
             let bytes = *block.bytes();
-            let compared = Changes::between(key, &[0; 4096], &bytes, SNAPSHOT, &mut Lists::default());
-            let changed = counted(&mut block);
-            assert_eq!(sums(&changed), sums(&before), "seed {seed}, kind {kind}: from nothing");
-            assert_eq!(sums(&compared), sums(&before), "seed {seed}, kind {kind}: compared, from nothing");
-            let mut block = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
-            block.count_under(SNAPSHOT);
-            (0..50).for_each(|_| update(block.edit(key)));
-            let (now, changed) = (sums_of(&block, kind), counted(&mut block));
-            assert_eq!(
-                sums(&Changes::between(key, &bytes, block.bytes(), SNAPSHOT, &mut Lists::default())),
-                sums(&changed),
-                "seed {seed}, kind {kind}"
-            );
-            let mut pointers = before.pointers.clone();
-            pointers.add(&changed.pointers);
-            let apart = Changes { pointers, ..before.clone() };
-            let now_apart = Changes { pointers: now.pointers.clone(), ..before.clone() };
-            assert_eq!(sums(&apart), sums(&now_apart), "seed {seed}, kind {kind}");
-            assert_eq!(now.numbers, before.numbers + changed.numbers, "seed {seed}, kind {kind}");
-            assert_eq!(now.nameless, before.nameless + changed.nameless, "seed {seed}, kind {kind}");
-            assert_eq!(now.dead, before.dead + changed.dead, "seed {seed}, kind {kind}");
-            assert_eq!(now.dead_births, before.dead_births + changed.dead_births, "seed {seed}, kind {kind}");
-            assert_eq!(now.pages_told, before.pages_told.wrapping_add(changed.pages_told), "seed {seed}, kind {kind}");
-            let doubled = std::array::from_fn(|slot| before.doubled[slot] + changed.doubled[slot]);
-            assert_eq!(now.doubled, doubled, "seed {seed}, kind {kind}");
-            let kept = std::array::from_fn(|slot| before.kept[slot] + changed.kept[slot]);
-            assert_eq!(now.kept, kept, "seed {seed}, kind {kind}");
+            let expected = sums_of(&block, kind);
+            assert!(without_order(audit.sums.get()) == expected, "seed {seed}, kind {kind}: from nothing");
+            assert!(compared(key, &[0; 4096], &bytes) == expected, "seed {seed}, kind {kind}: compared, from nothing");
+            let mut copy = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
+            copy.count_under(SNAPSHOT);
+            (0..50).for_each(|_| update(copy.edit_if(key, &mut later).unwrap()));
+            let counted = without_order(later.sums.get());
+            assert!(compared(key, &bytes, copy.bytes()) == counted, "seed {seed}, kind {kind}: compared");
+            // On from there, in the sums of the first.
+            audit.compare(key, &bytes, copy.bytes(), SNAPSHOT);
+            assert!(without_order(audit.sums.get()) == sums_of(&copy, kind), "seed {seed}, kind {kind}: together");
         }
     }
 }
