@@ -19,9 +19,6 @@ const FOLDED_ROWS: usize = 8;
 const FRONT_ROWS: usize = 16;
 const ROWS_BESIDE: usize = 6;
 const WORDS_BESIDE: usize = 4;
-/// So many rows ahead a block that is summed alone asks for its own: multiplications that wait for the first rows from memory fill the processor, and it
-/// comes to no others meanwhile. On a Zen 5 a CRC-64 from memory takes 246 ns with this, 262 without, a CRC-32C 214 instead of 248; from the second cache both take what they took.
-const OWN_ROWS_AHEAD: usize = ROLLING_BLOCK / 64 / 2;
 
 /// Whether the CPU has what the code here needs.
 #[inline]
@@ -55,7 +52,10 @@ pub(super) fn crc64_of_two(keys: &Keys, blocks: &[&Block; 2], next: Option<&[&Bl
 #[inline]
 pub(super) fn crc32c(keys: &Keys, block: &Block) -> Option<u32> {
     // SAFETY: the features were detected.
-    has_vectors().then(|| unsafe { crc32c_avx512(keys, block, |row| ask_for_own(block, row)) })
+    has_vectors().then(|| unsafe {
+        ask_for_own(block, ROWS_BESIDE);
+        crc32c_avx512(keys, block, |_| {})
+    })
 }
 
 /// The same while `ahead`, which is summed soon after it, is asked for.
@@ -87,18 +87,17 @@ pub(super) fn copied(keys: &Keys, from: &Block, to: &mut Block, is_followed: boo
     })
 }
 
-/// Asks for what of a block comes half a block behind this row.
+/// Asks for all of a block that is summed alone, but for the rows that are read at once: multiplications that wait for the first rows from memory fill the
+/// processor, and it comes to no others meanwhile. On a Zen 5 a CRC-64 from memory takes 215 ns with this and 286 without, and 3 ns more from the second cache.
 #[inline]
-fn ask_for_own(block: &Block, row: usize) {
-    if row + OWN_ROWS_AHEAD < ROLLING_BLOCK / 64 {
-        prefetch_row(block, row + OWN_ROWS_AHEAD);
-    }
+fn ask_for_own(block: &Block, rows_at_once: usize) {
+    (rows_at_once..ROLLING_BLOCK / 64).for_each(|row| prefetch_row(block, row));
 }
 
 #[target_feature(enable = "vpclmulqdq,avx512f,pclmulqdq,avx2")]
 fn crc64_avx512(keys: &Keys, block: &Block) -> u64 {
-    let ask = |group| (FOLDED_ROWS * group..FOLDED_ROWS * (group + 1)).for_each(|row| ask_for_own(block, row));
-    let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], |_, _| {}, ask);
+    ask_for_own(block, FOLDED_ROWS);
+    let [folded] = folded_avx512::<1, FOLDED_ROWS, 0>(keys, &[block], |_, _| {}, |_| {});
     crc64_of_folded(folded)
 }
 
