@@ -25,12 +25,15 @@ const PAGES: usize = 4;
 /// The page that is hit.
 const PAGE: u64 = 1;
 /// The modes of the table.
-const MODES: [Protection; 11] = [
+const MODES: [Protection; 14] = [
     Protection::None,
     Protection::Disk,
     Protection::EndToEnd(Algorithm::Xor64),
     Protection::EndToEnd(Algorithm::Fletcher256),
     Protection::EndToEnd(Algorithm::Crc64Nvme),
+    Protection::EndToEnd(Algorithm::Crc32c),
+    Protection::EndToEnd(Algorithm::Xxh3),
+    Protection::EndToEnd(Algorithm::Blake3),
     Protection::Static { strong: false },
     Protection::Static { strong: true },
     Protection::Dynamic { t_switch_s: 92 },
