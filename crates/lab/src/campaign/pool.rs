@@ -2,19 +2,19 @@
 
 use super::Targets;
 use holdfast_cache::{Cache, FlipError, FlipPart, ResidentPage};
-use holdfast_object::{ObjectCache, PAGE_BITS};
+use holdfast_object::PAGE_BITS;
 use rand::Rng;
 use std::time::{Duration, Instant};
 
 /// How long a page that somebody looks at is waited for, before another bit is drawn.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Flips one bit, each as likely as any other. Nothing happens if it is one of a frame that holds no page.
+/// Flips one bit of the pages and their checksums, each as likely as any other. Nothing happens if there is none.
 pub(super) fn flip(cache: &Cache, targets: Targets, rng: &mut impl Rng) {
     let at_any_moment = cache.at_any_moment();
     loop {
         let pages = at_any_moment.resident_pages(|_, _| true);
-        let Some((page, part, bit)) = drawn(&pages, targets, cache.arena().frames(), rng) else { return };
+        let Some((page, part, bit)) = drawn(&pages, targets, rng) else { return };
         let deadline = Instant::now() + PATIENCE;
         loop {
             match at_any_moment.flip(&page, part, &[bit]) {
@@ -27,23 +27,18 @@ pub(super) fn flip(cache: &Cache, targets: Targets, rng: &mut impl Rng) {
     }
 }
 
-/// A random bit of the pages, the frames without a page and the checksums. Nothing if it belongs to nobody.
-fn drawn(
-    pages: &[ResidentPage],
-    targets: Targets,
-    frames: u32,
-    rng: &mut impl Rng,
-) -> Option<(ResidentPage, FlipPart, u32)> {
-    let of_frames = match targets {
-        Targets::All => u64::from(frames) * u64::from(PAGE_BITS),
+/// A random bit of the pages and the checksums; a frame without a page has none. Nothing if there is none at all.
+fn drawn(pages: &[ResidentPage], targets: Targets, rng: &mut impl Rng) -> Option<(ResidentPage, FlipPart, u32)> {
+    let of_bytes = match targets {
+        Targets::All => pages.len() as u64 * u64::from(PAGE_BITS),
         Targets::Sums => 0,
     };
     let of_sums: u64 = pages.iter().map(|page| u64::from(page.sum_bits)).sum();
-    if of_frames + of_sums == 0 {
+    if of_bytes + of_sums == 0 {
         return None;
     }
-    let at = rng.random_range(0..of_frames + of_sums);
-    let Some(mut at) = at.checked_sub(of_frames) else {
+    let at = rng.random_range(0..of_bytes + of_sums);
+    let Some(mut at) = at.checked_sub(of_bytes) else {
         let page = pages.get((at / u64::from(PAGE_BITS)) as usize)?;
         return Some((*page, FlipPart::Bytes, (at % u64::from(PAGE_BITS)) as u32));
     };
@@ -70,19 +65,17 @@ mod tests {
         let page = |index, sum_bits| ResidentPage { object: ObjectId(7), index, state: PageState::Clean, sum_bits };
         let pages = [page(0, 64), page(1, 0), page(2, 192)];
         let mut rng = Pcg64Mcg::seed_from_u64(1);
-        let mut share = |targets, frames, is: &dyn Fn(Option<(ResidentPage, FlipPart, u32)>) -> bool| {
-            let hits = (0..DRAWN).filter(|_| is(drawn(&pages, targets, frames, &mut rng))).count();
-            hits as f64 / f64::from(DRAWN)
+        let mut share = |targets, is: &dyn Fn(ResidentPage, FlipPart, u32) -> bool| {
+            let drawn = (0..DRAWN).map(|_| drawn(&pages, targets, &mut rng).expect("there are pages"));
+            drawn.filter(|(page, part, bit)| is(*page, *part, *bit)).count() as f64 / f64::from(DRAWN)
         };
-        let free = share(Targets::All, 12, &|drawn| drawn.is_none());
-        assert!((free - 0.75).abs() < 0.02, "nine of twelve frames: {free}");
         let last =
-            share(Targets::All, 3, &|drawn| drawn.is_some_and(|(page, _, bit)| page.index == 2 && bit < PAGE_BITS / 2));
+            share(Targets::All, &|page, part, bit| page.index == 2 && part == FlipPart::Bytes && bit < PAGE_BITS / 2);
         assert!((last - 1.0 / 6.0).abs() < 0.02, "half of one page of three: {last}");
-        let sums = share(Targets::Sums, 3, &|drawn| {
-            drawn.is_some_and(|(page, part, bit)| page.index == 2 && part == FlipPart::Sum && bit < page.sum_bits)
-        });
+        let sums =
+            share(Targets::Sums, &|page, part, bit| page.index == 2 && part == FlipPart::Sum && bit < page.sum_bits);
         assert!((sums - 0.75).abs() < 0.02, "192 bits of 256: {sums}");
-        assert_eq!(share(Targets::Sums, 3, &|drawn| drawn.is_some_and(|(page, ..)| page.index == 1)), 0.0);
+        assert_eq!(share(Targets::Sums, &|page, _, _| page.index == 1), 0.0);
+        assert!(drawn(&[], Targets::All, &mut rng).is_none());
     }
 }
