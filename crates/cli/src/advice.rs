@@ -128,7 +128,8 @@ impl Found<'_> {
             (
                 Remedy::DeleteSnapshotFirst,
                 format!(
-                    "what snapshots may need is neither freed nor counted down: once they are deleted that have it, or that cannot be read (holdfast                      snapshot delete DIR NAME), unmounted, holdfast check --repair {store} puts right the rest"
+                    "what snapshots may need is neither freed nor counted down: once they are deleted that have it, or that cannot be read (holdfast \
+                     snapshot delete DIR NAME), unmounted, holdfast check --repair {store} puts right the rest"
                 ),
             ),
             (
