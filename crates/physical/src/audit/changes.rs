@@ -1,7 +1,7 @@
 //! What an update of a block changes of the sums, by the bytes that come and those that go.
 
 use super::Digest;
-use super::sums::{Audit, Sums, add, listed_digest};
+use super::sums::{Audit, Sums, Whose, add, listed_digest};
 use super::twin::{Twin, sums};
 use crate::format::blockptr::{Glance, POINTER_BYTES, PointerKind};
 use crate::format::record::RecordGlance;
@@ -63,40 +63,29 @@ impl Pointers {
         Pointers { newest_snapshot, ..Pointers::default() }
     }
 
-    /// Whether the newest snapshot has it too, of those with a second address.
-    fn is_kept(&self, pointer: &Glance) -> bool {
-        pointer.address[1] != 0 && pointer.birth_log <= self.newest_snapshot
-    }
-
-    /// Adds one to what a pointer counts for, or takes it off.
+    /// Adds one to what a pointer counts for, or takes it off. Nothing here depends on what pointers are most often, as it is done for each that changes.
     #[inline]
-    fn count(&mut self, pointer: &Glance, digests: fn(&mut Digest, Digest), one: u64) {
+    fn count(&mut self, pointer: &Glance, one: u64) {
         let [first, second] = pointer.address;
-        if first == 0 {
-            if pointer.kind == PointerKind::Tree {
-                add(&mut self.pending, one);
-            }
-            return;
-        }
-        digests(&mut self.addresses, Digest::of(first));
-        if second != 0 {
-            digests(&mut self.addresses, Digest::of(second));
-            add(&mut self.doubled, one);
-            if self.is_kept(pointer) {
-                add(&mut self.kept, one);
-            }
-        }
-        if pointer.kind == PointerKind::Data {
-            add(&mut self.pages, one);
-        }
+        let is_there = first != 0;
+        // Without a first one it is none.
+        let second = if is_there { second } else { 0 };
+        let is_doubled = second != 0;
+        self.addresses += Digest::of_nonzero([first, second]).times(one);
+        let count = |sum: &mut u64, counts: bool| add(sum, one.wrapping_mul(counts.into()));
+        count(&mut self.doubled, is_doubled);
+        count(&mut self.kept, is_doubled & (pointer.birth_log <= self.newest_snapshot));
+        count(&mut self.pages, is_there & (pointer.kind == PointerKind::Data));
+        count(&mut self.pending, !is_there & (pointer.kind == PointerKind::Tree));
     }
 
+    #[inline]
     pub(super) fn put(&mut self, pointer: &Glance) {
-        self.count(pointer, |sum, address| *sum += address, 1);
-        for address in pointer.address.into_iter().filter(|&address| address != 0) {
-            self.lowest = self.lowest.min(address);
-            self.highest = self.highest.max(address);
-        }
+        self.count(pointer, 1);
+        let [first, second] = pointer.address;
+        let or_none = |address: u64| if address == 0 { u64::MAX } else { address };
+        self.lowest = self.lowest.min(or_none(first)).min(or_none(second));
+        self.highest = self.highest.max(first).max(second);
         if pointer.kind != PointerKind::Hole && *pointer != Glance::PENDING {
             self.levels |= 1 << pointer.level;
             self.newest = self.newest.max(pointer.birth_log);
@@ -106,8 +95,9 @@ impl Pointers {
         }
     }
 
+    #[inline]
     pub(super) fn gone(&mut self, pointer: &Glance) {
-        self.count(pointer, |sum, address| *sum -= address, u64::MAX);
+        self.count(pointer, u64::MAX);
     }
 
     /// All pointers of a block go with it.
@@ -122,12 +112,13 @@ impl Pointers {
         }
     }
 
+    #[inline]
     pub(super) fn add(&mut self, other: &Pointers) {
         self.addresses += other.addresses;
-        self.doubled = self.doubled.wrapping_add(other.doubled);
-        self.kept = self.kept.wrapping_add(other.kept);
-        self.pages = self.pages.wrapping_add(other.pages);
-        self.pending = self.pending.wrapping_add(other.pending);
+        add(&mut self.doubled, other.doubled);
+        add(&mut self.kept, other.kept);
+        add(&mut self.pages, other.pages);
+        add(&mut self.pending, other.pending);
         self.newest = self.newest.max(other.newest);
         self.lowest = self.lowest.min(other.lowest);
         self.highest = self.highest.max(other.highest);
@@ -192,12 +183,12 @@ impl<'a> Counting<'a> {
     pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
         let pointers = self.between(&Glance::at(old), &Glance::at(new));
         let level_below = self.key.level.checked_sub(1).map_or(0, |level| 1 << level);
-        let wrong_levels = (pointers.levels & !level_below).count_ones().into();
-        let object = self.key.object_key();
+        let wrong_levels = u64::from(pointers.levels & !level_below != 0);
+        let whose = Whose::of(self.key.object_key());
         self.sums.change(|sums| {
             sums.pointers.add(&pointers);
             add(&mut sums.wrong_levels, wrong_levels);
-            sums.count(object, &pointers);
+            sums.count(whose, &pointers);
         });
     }
 
@@ -227,8 +218,9 @@ impl<'a> Counting<'a> {
         let more = |is: fn(&RecordGlance) -> bool| u64::from(is(&new)).wrapping_sub(is(&old).into());
         let (used, nameless) = (more(|record| record.is_used), more(|record| record.is_used && record.nlink == 0));
         let newest_generation = if new.generation == old.generation { 0 } else { new.generation };
+        let whose = Whose::of(ObjectKey { domain, object: ObjectId(0) });
         self.sums.change(|sums| {
-            sums.count(ObjectKey { domain, object: ObjectId(0) }, &pointers);
+            sums.count(whose, &pointers);
             sums.records += id.times(used);
             sums.nameless += id.times(nameless);
             add(&mut sums.pages_told, new.blocks.wrapping_sub(old.blocks));

@@ -161,16 +161,31 @@ pub(super) fn fixed_bits(blocks: u64, log: &Range<u64>) -> Digest {
     ranges.fold(Digest::NOTHING, |sum, range| sum + Digest::of_run(range.start, (range.end - range.start) as u32))
 }
 
+/// Whose pointers are counted.
+#[derive(Clone, Copy)]
+pub(super) struct Whose {
+    /// They are of what `main` has: all ones, or nothing.
+    of_main: u64,
+    /// They are of an object, and not the store's own: likewise.
+    of_object: u64,
+}
+
+impl Whose {
+    /// Of an object's blocks, or of its record.
+    #[inline]
+    pub(super) fn of(key: ObjectKey) -> Whose {
+        let ones = |is: bool| u64::from(is).wrapping_neg();
+        Whose { of_main: ones(holder(key) == Some(DomainId::MAIN)), of_object: ones(key.domain != DomainId::SYSTEM) }
+    }
+}
+
 impl Sums {
     /// Pointers of an object's blocks, or of its record.
-    pub(super) fn count(&mut self, key: ObjectKey, pointers: &Pointers) {
-        if holder(key) == Some(DomainId::MAIN) {
-            add(&mut self.doubled, pointers.doubled);
-            add(&mut self.kept, pointers.kept);
-        }
-        if key.domain != DomainId::SYSTEM {
-            add(&mut self.pages, pointers.pages);
-        }
+    #[inline]
+    pub(super) fn count(&mut self, whose: Whose, pointers: &Pointers) {
+        add(&mut self.doubled, pointers.doubled & whose.of_main);
+        add(&mut self.kept, pointers.kept & whose.of_main);
+        add(&mut self.pages, pointers.pages & whose.of_object);
     }
 }
 
@@ -251,9 +266,10 @@ impl Audit {
     pub(super) fn all_gone(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
         let mut gone = Pointers::under(newest_snapshot);
         gone.all_gone(block.bytes());
+        let whose = Whose::of(key);
         self.sums.change(|sums| {
             sums.pointers.add(&gone);
-            sums.count(key, &gone);
+            sums.count(whose, &gone);
         });
     }
 
