@@ -658,7 +658,7 @@ impl Trees {
         self.fresh.clear();
         self.changed.clear();
         self.kept.published(&self.audit, self.metadata.get());
-        self.audit = Audit::default();
+        self.audit = Audit::under(self.kept.newest_epoch(DomainId::MAIN));
     }
 }
 

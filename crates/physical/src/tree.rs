@@ -425,8 +425,7 @@ impl Trees {
     }
 
     /// One that is new, or has been verified: just now, but for counters that a removal has verified since it began.
-    fn insert_dirty(&mut self, base: &Base, key: NodeKey, mut block: OwnedBlock, stored: BlockPointer) {
-        block.count_under(self.kept.newest_epoch(DomainId::MAIN));
+    fn insert_dirty(&mut self, base: &Base, key: NodeKey, block: OwnedBlock, stored: BlockPointer) {
         let dirty = Dirty::new(block, self.building, stored, base.now_ms());
         let before = self.dirty.insert(key, dirty);
         debug_assert!(before.is_none(), "{key:?} is dirty already");
@@ -771,7 +770,7 @@ impl Trees {
             }
         };
         if let Some(block) = block {
-            self.audit.dropped(key, &block, self.kept.newest_epoch(DomainId::MAIN), base.disk.metadata);
+            self.audit.dropped(key, &block, base.disk.metadata);
             let mut slots = (0..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).peekable();
             while let Some(slot) = slots.next() {
                 if let Some(next) = next {

@@ -21,8 +21,8 @@ sums! {
         /// Those with a second address, and those of them that were born no later than `newest_snapshot`.
         pub(super) doubled: u64,
         pub(super) kept: u64,
-        /// Epoch of the newest snapshot of `main`, or 0.
-        newest_snapshot: Epoch,
+        /// Epoch of the newest snapshot of `main`, or 0: no change of an epoch comes before the one that makes or deletes it.
+        pub(super) newest_snapshot: Epoch,
         /// Those to pages.
         pub(super) pages: u64,
         /// Those that stand for a dirty block.
@@ -142,20 +142,18 @@ pub(crate) struct Counting<'a> {
     sums: &'a mut Twin<Sums>,
     /// The block.
     key: NodeKey,
-    /// Epoch of the newest snapshot of `main` when the block was first changed, or 0.
-    newest_snapshot: Epoch,
 }
 
 impl<'a> Counting<'a> {
     /// Of this block.
     #[inline]
-    pub(crate) fn of(audit: &'a mut Audit, key: NodeKey, newest_snapshot: Epoch) -> Counting<'a> {
-        Counting::into(&mut audit.sums, key, newest_snapshot)
+    pub(crate) fn of(audit: &'a mut Audit, key: NodeKey) -> Counting<'a> {
+        Counting::into(&mut audit.sums, key)
     }
 
     #[inline]
-    pub(super) fn into(sums: &'a mut Twin<Sums>, key: NodeKey, newest_snapshot: Epoch) -> Counting<'a> {
-        Counting { sums, key, newest_snapshot }
+    pub(super) fn into(sums: &'a mut Twin<Sums>, key: NodeKey) -> Counting<'a> {
+        Counting { sums, key }
     }
 
     /// What the block has, if it is not of a tree.
@@ -174,7 +172,7 @@ impl<'a> Counting<'a> {
     }
 
     fn between(&self, old: &Glance, new: &Glance) -> Pointers {
-        let mut pointers = Pointers::under(self.newest_snapshot);
+        let mut pointers = Pointers::under(self.sums.get().pointers.newest_snapshot);
         pointers.gone(old);
         pointers.put(new);
         pointers

@@ -10,14 +10,14 @@ use crate::format::blockptr::Glance;
 use crate::format::record::RecordGlance;
 use crate::format::{BITS, SystemKind};
 use crate::meta_block::{MetaBlock, NodeKey};
-use holdfast_object::{Epoch, ObjectKey};
+use holdfast_object::ObjectKey;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 #[derive(Default)]
 pub(crate) struct Compared {
-    /// Tree blocks that went away as they were, and the epoch of the newest snapshot of `main` then, or 0.
-    gone: Vec<(ObjectKey, Arc<MetaBlock>, Epoch)>,
+    /// Tree blocks that went away as they were.
+    gone: Vec<(ObjectKey, Arc<MetaBlock>)>,
     lists: Lists,
 }
 
@@ -73,9 +73,9 @@ impl Lists {
 
 impl Audit {
     /// A block is complete, or goes away: it is compared with what it was before its first change.
-    pub(super) fn compare(&mut self, key: NodeKey, before: &[u8; 4096], after: &[u8; 4096], newest_snapshot: Epoch) {
+    pub(super) fn compare(&mut self, key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) {
         let lists = &mut self.compared.get_or_insert_default().lists;
-        let mut counting = Counting::into(&mut self.sums, key, newest_snapshot);
+        let mut counting = Counting::into(&mut self.sums, key);
         if key.level > 0 {
             return each_other(before, after, |_, old, new| {
                 counting.pointer(old, new);
@@ -108,15 +108,15 @@ impl Audit {
     }
 
     /// A tree block goes away as a whole, and is kept as it is.
-    pub(super) fn keep_gone(&mut self, key: ObjectKey, block: Arc<MetaBlock>, newest_snapshot: Epoch) {
-        self.compared.get_or_insert_default().gone.push((key, block, newest_snapshot));
+    pub(super) fn keep_gone(&mut self, key: ObjectKey, block: Arc<MetaBlock>) {
+        self.compared.get_or_insert_default().gone.push((key, block));
     }
 
     /// All that changes is complete: what has gone away is looked at.
     pub(crate) fn look_at_gone(&mut self) {
         let Some(mut compared) = self.compared.take() else { return };
-        for (key, block, newest_snapshot) in std::mem::take(&mut compared.gone) {
-            self.all_gone(key, &block, newest_snapshot);
+        for (key, block) in std::mem::take(&mut compared.gone) {
+            self.all_gone(key, &block);
             block.bytes().as_chunks().0.iter().for_each(|slot| compared.lists.gone(&Glance::at(slot)));
         }
         self.compared = Some(compared);

@@ -101,7 +101,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
     });
     let alone = nanos(|turn| {
         let (old, new) = (&encoded[turn % 256], &encoded[turn * 7 % 256]);
-        Counting::of(&mut audit, KEY, 0).pointer(black_box(old), black_box(new));
+        Counting::of(&mut audit, KEY).pointer(black_box(old), black_box(new));
     });
     tell("a block pointer", whole, alone);
 
@@ -113,7 +113,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         block.edit_if(key, &mut audit).expect("it is the one").set_bit(bit, !old);
     });
     let alone = nanos(|turn| {
-        Counting::of(&mut audit, key, 0).word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
+        Counting::of(&mut audit, key).word(place(turn).1 % 512, black_box(0), black_box(1 << (turn % 64)));
     });
     tell("a bit", whole, alone);
 
@@ -123,7 +123,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         let (block, slot) = (&mut references[place(turn).0], place(turn).1 % 1024);
         block.edit_if(key, &mut audit).expect("it is the one").put_counter(slot, turn as u32);
     });
-    let alone = nanos(|turn| Counting::of(&mut audit, key, 0).counter(place(turn).1 % 1024, black_box(3), turn as u32));
+    let alone = nanos(|turn| Counting::of(&mut audit, key).counter(place(turn).1 % 1024, black_box(3), turn as u32));
     tell("a counter", whole, alone);
 
     let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp { secs: 1, nanos: 0 });
@@ -136,7 +136,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         block.edit_if(table, &mut audit).expect("it is the one").put_record(slot, &records[turn % 2]);
     });
     let alone = nanos(|turn| {
-        Counting::of(&mut audit, table, 0).record(
+        Counting::of(&mut audit, table).record(
             place(turn).1 % 8,
             black_box(&records[turn % 2]),
             black_box(&records[0]),
@@ -152,8 +152,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         let (block, slot) = (&mut dead[place(turn).0], place(turn).1 % 128);
         block.edit_if(key, &mut audit).expect("it is the one").put_dead_run(slot, &run(turn));
     });
-    let alone =
-        nanos(|turn| Counting::of(&mut audit, key, 0).dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
+    let alone = nanos(|turn| Counting::of(&mut audit, key).dead_run(black_box(&runs[turn % 2]), black_box(&runs[0])));
     tell("a run of a dead list", whole, alone);
 
     let mut audit = Audit::default();
@@ -162,7 +161,7 @@ fn every_kind_of_update_is_counted_at_a_cost() {
         *block = OwnedBlock::new(KEY, MetadataProtection::Rolling);
         (0..64).for_each(|slot| block.edit(KEY).put_pointer(slot, &pointer(64 * number + slot)));
     }
-    let (alone, least) = nanos(|turn| audit.all_gone(KEY.object_key(), black_box(&blocks[place(turn).0]), 2));
+    let (alone, least) = nanos(|turn| audit.all_gone(KEY.object_key(), black_box(&blocks[place(turn).0])));
     println!("{:24} {alone:7.1} ({least:6.1}) ns, with all 64 pointers", "a block dropped");
     let mut of_records = OwnedBlock::new(table, MetadataProtection::Rolling);
     (0..8).for_each(|slot| of_records.edit(table).put_record(slot, &records[0]));

@@ -190,6 +190,12 @@ impl Sums {
 }
 
 impl Audit {
+    /// Nothing yet, while this is the epoch of the newest snapshot of `main`, or 0.
+    pub(crate) fn under(newest_snapshot: Epoch) -> Audit {
+        let sums = Sums { pointers: Pointers::under(newest_snapshot), ..Sums::default() };
+        Audit { sums: Twin::new(sums), ..Audit::default() }
+    }
+
     /// A new store: nothing is anywhere.
     pub(crate) fn of_new_store() -> Audit {
         let sums = Sums { start: Some(Start::default()), ..Sums::default() };
@@ -217,8 +223,8 @@ impl Audit {
 
     /// A block is complete, or goes away.
     pub(crate) fn complete(&mut self, key: NodeKey, block: &MetaBlock, watched: Watched) {
-        if let Watched::Copied(before, newest_snapshot) = watched {
-            self.compare(key, &before, block.bytes(), newest_snapshot);
+        if let Watched::Copied(before) = watched {
+            self.compare(key, &before, block.bytes());
         }
     }
 
@@ -247,24 +253,18 @@ impl Audit {
         self.sums.verified().map(|_| ())
     }
 
-    /// A tree block goes away as a whole. `newest_snapshot`: epoch of that of `main`, or 0.
-    pub(crate) fn dropped(
-        &mut self,
-        key: ObjectKey,
-        block: &Arc<MetaBlock>,
-        newest_snapshot: Epoch,
-        protection: MetadataProtection,
-    ) {
+    /// A tree block goes away as a whole.
+    pub(crate) fn dropped(&mut self, key: ObjectKey, block: &Arc<MetaBlock>, protection: MetadataProtection) {
         match protection {
             MetadataProtection::Off | MetadataProtection::Rolling => {}
-            MetadataProtection::Audited => self.all_gone(key, block, newest_snapshot),
-            MetadataProtection::Compared => self.keep_gone(key, block.clone(), newest_snapshot),
+            MetadataProtection::Audited => self.all_gone(key, block),
+            MetadataProtection::Compared => self.keep_gone(key, block.clone()),
         }
     }
 
     /// With all of its pointers.
-    pub(super) fn all_gone(&mut self, key: ObjectKey, block: &MetaBlock, newest_snapshot: Epoch) {
-        let mut gone = Pointers::under(newest_snapshot);
+    pub(super) fn all_gone(&mut self, key: ObjectKey, block: &MetaBlock) {
+        let mut gone = Pointers::under(self.sums.get().pointers.newest_snapshot);
         gone.all_gone(block.bytes());
         let whose = Whose::of(key);
         self.sums.change(|sums| {
@@ -327,9 +327,12 @@ impl Audit {
         self.sums.change(|sums| add(&mut sums.generations, count));
     }
 
-    /// Another snapshot of `main` is the newest from now on.
-    pub(crate) fn newest_snapshot_is(&mut self, start: KeptStart) {
-        self.sums.change(|sums| sums.kept_start = Some(start));
+    /// Another snapshot of `main` is the newest from now on, of this epoch, or there is none any more (0). Nothing of the trees of `main` has changed yet.
+    pub(crate) fn newest_snapshot_is(&mut self, newest_snapshot: Epoch, start: KeptStart) {
+        self.sums.change(|sums| {
+            sums.pointers.newest_snapshot = newest_snapshot;
+            sums.kept_start = Some(start);
+        });
     }
 
     // ---- contradictions

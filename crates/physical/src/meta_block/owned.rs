@@ -9,7 +9,6 @@ use crate::format::snapshot::{DEAD_BYTES, SNAPSHOT_BYTES};
 use crate::format::{DeadRun, RECORD_BYTES};
 use crate::slots::Parts;
 use holdfast_integrity::Delta;
-use holdfast_object::Epoch;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -32,10 +31,10 @@ pub(crate) struct OwnedBlock {
 pub(crate) enum Watched {
     /// Not at all: nothing is audited.
     Not,
-    /// Each update counts, for this epoch of the newest snapshot of `main`, or 0.
-    Counted(Epoch),
-    /// By the bytes from before, and the epoch of the newest snapshot of `main`.
-    Copied(Box<[u8; 4096]>, Epoch),
+    /// Each update counts.
+    Counted,
+    /// By the bytes from before.
+    Copied(Box<[u8; 4096]>),
 }
 
 impl Deref for OwnedBlock {
@@ -56,20 +55,12 @@ impl OwnedBlock {
     pub(crate) fn from(block: MetaBlock, protection: MetadataProtection) -> OwnedBlock {
         let watched = match protection {
             MetadataProtection::Off | MetadataProtection::Rolling => Watched::Not,
-            MetadataProtection::Audited => Watched::Counted(0),
-            MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes()), 0),
+            MetadataProtection::Audited => Watched::Counted,
+            MetadataProtection::Compared => Watched::Copied(Box::new(*block.bytes())),
         };
         // That of its copy is not its own.
         block.put_address(0);
         OwnedBlock { block: Arc::new(block), released: false, changed: Parts::default(), watched }
-    }
-
-    /// Before the first change: what is counted is counted for this epoch of the newest snapshot of `main`, or 0.
-    pub(crate) fn count_under(&mut self, newest_snapshot: Epoch) {
-        match &mut self.watched {
-            Watched::Not => {}
-            Watched::Counted(newest) | Watched::Copied(_, newest) => *newest = newest_snapshot,
-        }
     }
 
     /// For whoever reads it. He keeps it as it is now.
@@ -87,7 +78,7 @@ impl OwnedBlock {
     /// It is another one, has been released, or is to be [counted](OwnedBlock::edit_if).
     #[inline]
     pub(crate) fn edit(&mut self, key: NodeKey) -> Edit<'_> {
-        assert!(!matches!(self.watched, Watched::Counted(_)), "an update that the audit would not see");
+        assert!(!matches!(self.watched, Watched::Counted), "an update that the audit would not see");
         let edit = self.edit_with(key, None);
         edit.unwrap_or_else(|_| panic!("{key:?} is another block: a legal change to it would go unseen"))
     }
@@ -102,8 +93,8 @@ impl OwnedBlock {
     #[inline(always)]
     pub(crate) fn edit_if<'a>(&'a mut self, key: NodeKey, audit: &'a mut Audit) -> Result<Edit<'a>, Scribble> {
         let counting = match self.watched {
-            Watched::Counted(newest_snapshot) => Some(Counting::of(audit, key, newest_snapshot)),
-            Watched::Not | Watched::Copied(..) => None,
+            Watched::Counted => Some(Counting::of(audit, key)),
+            Watched::Not | Watched::Copied(_) => None,
         };
         self.edit_with(key, counting)
     }
@@ -263,6 +254,12 @@ mod tests {
     #[should_panic(expected = "another block")]
     fn another_block_than_meant_does_not_change() {
         OwnedBlock::new(KEY, MetadataProtection::Rolling).edit(NodeKey { index: 5, ..KEY }).set_bit(5, true);
+    }
+
+    #[test]
+    #[should_panic(expected = "an update that the audit would not see")]
+    fn a_block_that_is_counted_does_not_change_uncounted() {
+        OwnedBlock::new(KEY, MetadataProtection::Audited).edit(KEY).set_bit(5, true);
     }
 
     #[test]

@@ -224,7 +224,8 @@ impl Module {
         debug_assert!(!of_domain.dying.contains_key(&slot), "nothing has been applied for this epoch");
         if was_newest && domain == DomainId::MAIN {
             let kept = trees.kept.metadata_of_newest(domain).unwrap_or(0);
-            trees.audit.newest_snapshot_is(KeptStart::Known(kept));
+            let newest = trees.kept.newest_epoch(domain);
+            trees.audit.newest_snapshot_is(newest, KeptStart::Known(kept));
         }
         trees.tell_kept(&self.base);
         trees.cut_dead(&self.base, domain, slot, page, &left)?;

@@ -75,7 +75,8 @@ impl Module {
                 committing.applied.set(epoch);
                 if domain == DomainId::MAIN {
                     let kept = trees.kept.metadata_of_newest(domain).unwrap_or(0);
-                    trees.audit.newest_snapshot_is(KeptStart::Known(kept));
+                    let newest = trees.kept.newest_epoch(domain);
+                    trees.audit.newest_snapshot_is(newest, KeptStart::Known(kept));
                 }
             }
         }

@@ -359,6 +359,7 @@ impl Trees {
             self.kept.listed.change(|all| all.entries += listed);
             self.kept.domains.insert(domain, of_domain);
         }
+        self.audit = Audit::under(self.kept.newest_epoch(DomainId::MAIN));
     }
 
     /// `listed` gets what is in the list.
@@ -566,7 +567,7 @@ impl Module {
         of_domain.last_id.set(id.0.into());
         of_domain.held.push(Held::new(slot, domain, stored, metadata));
         if domain == DomainId::MAIN {
-            trees.audit.newest_snapshot_is(KeptStart::All);
+            trees.audit.newest_snapshot_is(last, KeptStart::All);
         }
         trees.tell_kept(&self.base);
         committing.applied.set(epoch);

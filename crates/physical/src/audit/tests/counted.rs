@@ -11,7 +11,7 @@ fn is_kept(pointer: &BlockPointer) -> bool {
 
 /// The sums of a new block in which the bytes of this one were put.
 fn sums_of(block: &MetaBlock, kind: usize) -> Sums {
-    let mut sums = Sums::default();
+    let mut sums = Sums { pointers: Pointers::under(SNAPSHOT), ..Sums::default() };
     let id = |slot: usize| id_digest(DomainId::MAIN.0.into(), slot as u64);
     match kind {
         0 => {
@@ -78,8 +78,8 @@ fn without_order(sums: &Sums) -> Sums {
 
 /// What an auditor finds who has both states of a block.
 fn compared(key: NodeKey, before: &[u8; 4096], after: &[u8; 4096]) -> Sums {
-    let mut audit = Audit::default();
-    audit.compare(key, before, after, SNAPSHOT);
+    let mut audit = Audit::under(SNAPSHOT);
+    audit.compare(key, before, after);
     without_order(audit.sums.get())
 }
 
@@ -112,7 +112,6 @@ fn what_updates_count_is_what_the_bytes_have() {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
         for (kind, key) in [LEAF, records, bits, counters, runs, ids].into_iter().enumerate() {
             let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
-            block.count_under(SNAPSHOT);
             let mut update = |mut block: Edit<'_>| match kind {
                 0 => {
                     let some = [
@@ -138,19 +137,18 @@ fn what_updates_count_is_what_the_bytes_have() {
                 }
                 _ => block.clear_dead_run(rng.random_range(0..128)),
             };
-            let (mut audit, mut later) = (Audit::default(), Audit::default());
+            let (mut audit, mut later) = (Audit::under(SNAPSHOT), Audit::under(SNAPSHOT));
             (0..50).for_each(|_| update(block.edit_if(key, &mut audit).unwrap()));
             let bytes = *block.bytes();
             let expected = sums_of(&block, kind);
             assert!(without_order(audit.sums.get()) == expected, "seed {seed}, kind {kind}: from nothing");
             assert!(compared(key, &[0; 4096], &bytes) == expected, "seed {seed}, kind {kind}: compared, from nothing");
             let mut copy = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
-            copy.count_under(SNAPSHOT);
             (0..50).for_each(|_| update(copy.edit_if(key, &mut later).unwrap()));
             let counted = without_order(later.sums.get());
             assert!(compared(key, &bytes, copy.bytes()) == counted, "seed {seed}, kind {kind}: compared");
             // On from there, in the sums of the first.
-            audit.compare(key, &bytes, copy.bytes(), SNAPSHOT);
+            audit.compare(key, &bytes, copy.bytes());
             assert!(without_order(audit.sums.get()) == sums_of(&copy, kind), "seed {seed}, kind {kind}: together");
         }
     }
