@@ -14,6 +14,7 @@ import os, re, shutil, subprocess, sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PHYSICAL, NAMING, CACHE, OBJECT = "physical", "naming", "cache", "object"
 OWNED = "crates/physical/src/meta_block/owned.rs"
+CHANGES = "crates/physical/src/audit/changes.rs"
 WORDS = "crates/physical/src/words.rs"
 ROLLED = "crates/naming/src/rolled.rs"
 SUMS = "crates/physical/src/audit/sums.rs"
@@ -40,6 +41,7 @@ BUILD_S = 2400
 # Name, crate, file, what is there, what comes in its place.
 MUTANTS = [
     ("digest of a pointer", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.pointer(&bytes.as_chunks().0[slot], &new));", ""),
+    ("digest of a page in the place of a page", PHYSICAL, CHANGES, "self.addresses += addresses;", "let _ = addresses;"),
     ("digest of a record", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.record(slot, &bytes.as_chunks().0[slot], record));", ""),
     ("digest of a counter of references", PHYSICAL, OWNED, "self.count(|counting, _| counting.counter(slot, old, value));", ""),
     ("digest of a snapshot", PHYSICAL, OWNED, "self.count(|counting, bytes| counting.snapshot(slot, &bytes.as_chunks().0[slot], snapshot));", ""),

@@ -100,6 +100,16 @@ impl Pointers {
         self.count(pointer, u64::MAX);
     }
 
+    /// A page has taken the place of another one: `addresses` is what that makes of them.
+    #[inline]
+    fn page_put(&mut self, addresses: Digest, page: &Glance) {
+        self.addresses += addresses;
+        self.newest = self.newest.max(page.birth_log);
+        self.lowest = self.lowest.min(page.address[0]);
+        self.highest = self.highest.max(page.address[0]);
+        self.levels |= 1;
+    }
+
     /// All pointers of a block go with it.
     pub(super) fn all_gone(&mut self, block: &[u8; 4096]) {
         match SlotSums::of(block, Glance::KIND_MASK, Glance::DATA) {
@@ -179,7 +189,14 @@ impl<'a> Counting<'a> {
     }
 
     pub(crate) fn pointer(&mut self, old: &[u8; POINTER_BYTES], new: &[u8; POINTER_BYTES]) {
-        let pointers = self.between(&Glance::at(old), &Glance::at(new));
+        let (old, new) = (Glance::at(old), Glance::at(new));
+        if self.key.level == 1 && old.is_plain_page() && new.is_plain_page() {
+            // As overwriting puts them. There are as many as before, and as many pages, none of them twice.
+            let addresses = Digest::of(new.address[0]) - Digest::of(old.address[0]);
+            self.sums.change(|sums| sums.pointers.page_put(addresses, &new));
+            return;
+        }
+        let pointers = self.between(&old, &new);
         let level_below = self.key.level.checked_sub(1).map_or(0, |level| 1 << level);
         let wrong_levels = u64::from(pointers.levels & !level_below != 0);
         let whose = Whose::of(self.key.object_key());

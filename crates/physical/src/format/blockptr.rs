@@ -122,6 +122,13 @@ impl Glance {
         }
     }
 
+    /// A page that is stored once, and born when it can be: as most are.
+    #[inline]
+    pub(crate) fn is_plain_page(&self) -> bool {
+        let is_born = 0 < self.birth_phys && self.birth_phys <= self.birth_log;
+        self.kind == PointerKind::Data && self.level == 0 && self.address[0] != 0 && self.address[1] == 0 && is_born
+    }
+
     pub(crate) const fn of(pointer: &BlockPointer) -> Glance {
         let BlockPointer { address, birth_phys, birth_log, kind, level, .. } = *pointer;
         Glance { address, birth_phys, birth_log, kind, level }

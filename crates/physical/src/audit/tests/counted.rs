@@ -154,6 +154,47 @@ fn what_updates_count_is_what_the_bytes_have() {
     }
 }
 
+/// Whatever it takes the place of. (What comes and goes is the other tests'.)
+#[test]
+fn what_is_put_is_judged_by_itself() {
+    let page = |address, birth_phys, birth_log| BlockPointer { address, birth_phys, birth_log, ..data(0) };
+    let all = [
+        BlockPointer::HOLE,
+        BlockPointer::PENDING,
+        BlockPointer::lost(3, Side::Memory),
+        page([700, 0], 2, 5),
+        page([300, 0], 5, 5),
+        page([900, 0], 6, 5),
+        page([100, 0], 0, 4),
+        page([800, 50], 1, 1),
+        BlockPointer { level: 1, ..page([400, 0], 2, 2) },
+        BlockPointer { kind: PointerKind::Tree, ..page([500, 0], 2, 2) },
+        BlockPointer { kind: PointerKind::Tree, level: 1, ..page([600, 10], 2, 2) },
+    ];
+    for level in [1, 2] {
+        for (old, new) in all.iter().flat_map(|old| all.iter().map(move |new| (old, new))) {
+            let mut sums = Twin::new(Sums::default());
+            Counting::into(&mut sums, NodeKey { level, ..LEAF }).pointer(&old.encode(), &new.encode());
+            let counted = sums.get();
+            let is_put = new.kind != PointerKind::Hole && *new != BlockPointer::PENDING;
+            let of_put = |number: u64| if is_put { number } else { 0 };
+            let is_misborn = new.birth_phys == 0 || new.birth_phys > new.birth_log;
+            let is_wrong_kind = (new.kind == PointerKind::Tree) != (new.level > 0);
+            let expected = Pointers {
+                newest: of_put(new.birth_log),
+                lowest: new.addresses().min().unwrap_or(u64::MAX),
+                highest: new.addresses().max().unwrap_or(0),
+                levels: of_put(1 << new.level) as u16,
+                misborn: of_put(is_misborn.into()),
+                wrong_kinds: of_put(is_wrong_kind.into()),
+                ..counted.pointers.clone()
+            };
+            assert_eq!(counted.pointers, expected, "{old:?}, then {new:?}");
+            assert_eq!(counted.wrong_levels, of_put((new.level != level - 1).into()), "level {level}: {new:?}");
+        }
+    }
+}
+
 /// Pointers of any sort, also in blocks without a hole, and those that nobody puts there.
 #[test]
 fn a_block_that_is_dropped_is_counted_as_its_slots_are() {
