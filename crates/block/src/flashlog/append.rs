@@ -50,7 +50,7 @@ pub(super) struct Head {
 enum AfterCut {
     /// The pages that got there up to the first that did not: their blocks are in the order in which they were written.
     SomePages,
-    /// All pages, or none.
+    /// All pages, or none: what is in them is in another order, and in front of the last one's end there is no state.
     AllOrNone,
 }
 
@@ -157,7 +157,8 @@ impl Flashlog {
             applied: applied.page,
             durable: durable.page,
             is_barrier,
-            is_partial: false,
+            // The last one is the state.
+            is_partial: after_cut == AfterCut::AllOrNone,
             barrier: head.barrier,
             time: (self.options.now)(),
         };

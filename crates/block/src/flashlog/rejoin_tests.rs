@@ -1,5 +1,6 @@
 //! A log that is pulled out while it has what main has not, and put back.
-use super::tests::{Unplugged, block, get, names, options, put};
+use super::staging::Backup;
+use super::tests::{Unplugged, block, get, names, options, put, spoil};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use std::io::{IoSlice, IoSliceMut};
@@ -20,14 +21,18 @@ struct Rig {
 
 impl Rig {
     fn new(options: Options, policy: &str) -> Rig {
-        let main = Arc::new(MemoryDevice::new(BLOCKS + 256).named("main"));
-        let log = Arc::new(MemoryDevice::new(256 * 6).named("log"));
+        Rig::of((BLOCKS, 256 * 6), options, policy)
+    }
+
+    fn of((blocks, log_blocks): (u64, u64), options: Options, policy: &str) -> Rig {
+        let main = Arc::new(MemoryDevice::new(blocks + 256).named("main"));
+        let log = Arc::new(MemoryDevice::new(log_blocks).named("log"));
         create(main.clone(), log.clone(), &names(1)).unwrap();
         let stick = Unplugged::after(&log, i64::MAX);
         let (set, _) = Flashlog::open(main.clone(), stick.clone(), &options).unwrap();
-        (0..BLOCKS).for_each(|at| put(&set, at, at + 1).unwrap());
+        (0..blocks).for_each(|at| put(&set, at, at + 1).unwrap());
         set.flush().unwrap();
-        let numbers = (0..BLOCKS).map(|at| at + 1).collect();
+        let numbers = (0..blocks).map(|at| at + 1).collect();
         Rig { main, log, stick, options, set: Lasting::of(set, policy.parse().unwrap()), numbers }
     }
 
@@ -218,6 +223,55 @@ fn a_set_that_is_cut_off_while_its_log_is_put_back_has_all_that_was_answered_or_
         }
     }
     assert!(with_all > 0 && as_before > 128, "{with_all} and {as_before}");
+}
+
+/// It is in the order of addresses there, on several pages: the end of one of them is no state, neither for a backup nor for a main made anew.
+#[test]
+fn nobody_stops_within_what_a_log_got_when_it_was_put_back() {
+    let (blocks, wide) = (1024, Options { gather_blocks: 400, memory_blocks: 2000, ..options(Mode::Asynchronous) });
+    let mut rig = Rig::of((blocks, 256 * 40), wide, "");
+    let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(blocks)).named("backup"));
+    let set = rig.set.set().unwrap();
+    set.create_backup(backup.clone(), Uuid([60; 16])).unwrap();
+    set.backup(backup.clone()).unwrap();
+    let all = |device: &dyn Device| (0..blocks).map(|at| get(device, at)).collect::<Vec<_>>();
+    let before = all(&*backup);
+    assert!(before == all(&rig.set));
+    // From the last one on, so that what the first page names was written last.
+    for at in (1..=300).rev().map(|number| 2 * number) {
+        put(&rig.set, at, 5000 + at).unwrap();
+        rig.numbers[at as usize] = 5000 + at;
+    }
+    rig.stick.left.store(0, Ordering::Relaxed);
+    assert!(rig.set.flush().is_err() && rig.is_stopped());
+    rig.set.attach_log(rig.log.clone()).unwrap();
+    rig.has_all(&rig.set, "attached");
+    let after = all(&rig.set);
+    // Damage in what the last page names, which is told as soon as something says that it was durable.
+    rig.set.set().unwrap().seal().unwrap();
+    let log = Arc::new((*rig.log).clone());
+    spoil(&log, (0..log.blocks()).find(|at| get(&*log, *at) == block(5600)).unwrap());
+    let main = Arc::new(MemoryDevice::new(blocks + 256));
+    let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: true, accept_damage: false };
+    rebuild_at(Arc::new((*backup).clone()), log.clone(), main.clone(), &how).unwrap();
+    let anew = all(&Flashlog::open(main, log, &rig.options).unwrap().0);
+    assert!(anew == before, "{} blocks are new", anew.iter().zip(&before).filter(|(a, b)| a != b).count());
+    let narrow = Options { index_blocks: 100, ..rig.options.clone() };
+    drop(rig.set);
+    let (set, _) = Flashlog::open(rig.main, rig.log, &narrow).unwrap();
+    let mut states = [0; 2];
+    for requests in 0.. {
+        let copy = Arc::new((*backup).clone());
+        let is_done = set.backup(Unplugged::after(&copy, requests)).is_ok();
+        finish_backup(copy.clone()).unwrap();
+        let found = all(&*copy);
+        assert!(found == before || found == after, "a backup cut off after {requests} requests is in between");
+        states[usize::from(found == after)] += 1;
+        if is_done {
+            break;
+        }
+    }
+    assert!(states.iter().all(|count| *count > 0), "{states:?}");
 }
 
 #[test]
