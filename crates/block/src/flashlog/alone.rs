@@ -351,8 +351,13 @@ impl Device for Alone {
         self.main.writes_zeros(keep)
     }
 
+    /// What main says, but of blocks that are not known to be bad: where main has a hole, that is an older version as well.
     fn allocation(&self, first: u64, most: u64) -> Extent {
-        self.main.allocation(first, most)
+        let bad = self.known_bad.lock().range(first..).next().map(|(address, _)| *address);
+        match bad {
+            Some(bad) if bad == first => Extent { blocks: 1, flags: 0 },
+            bad => self.main.allocation(first, bad.map_or(most, |bad| most.min(bad - first))),
+        }
     }
 }
 

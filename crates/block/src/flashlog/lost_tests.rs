@@ -3,6 +3,7 @@ use super::backup_tests::{Set, contents};
 use super::lasting_tests::alone;
 use super::tests::{block, get, open, options, put, spoil};
 use super::*;
+use crate::nbd::{Extent, Extents, HOLE, ZERO};
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Read};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -220,6 +221,23 @@ fn main_alone_shows_no_older_version_of_what_is_lost_nor_does_any_log_get_it() {
         lasting.set().unwrap().backup(set.backup.clone()).unwrap();
         assert!(contents(&lasting) == contents(&*set.backup) && get(&lasting, 17) == block(7), "{what}");
     }
+}
+
+#[test]
+fn main_alone_does_not_say_that_what_is_lost_is_zeros() {
+    let (set, device) = without_one();
+    let lasting = Lasting::of(device, alone());
+    lasting.detach_log().unwrap();
+    // As on a main where it was never written before. What the device is not asked for, an NBD server does not read.
+    set.main.discard(10, 20).unwrap();
+    let of = |first, most| lasting.allocation(first, most);
+    let hole = |blocks| Extent { blocks, flags: HOLE | ZERO };
+    assert_eq!([of(10, 20), of(17, 13), of(18, 12)], [hole(7), Extent { blocks: 1, flags: 0 }, hole(12)]);
+    assert_eq!([10, 17, 18].map(|first| lasting.zeros_ahead(first, 12)), [7, 0, 12]);
+    put(&lasting, 17, 7).unwrap();
+    assert_eq!(of(17, 13), Extent { blocks: 1, flags: 0 });
+    lasting.zero(17, 1, false).unwrap();
+    assert_eq!(of(10, 20), hole(20));
 }
 
 #[test]
