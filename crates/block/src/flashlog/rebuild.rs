@@ -2,8 +2,9 @@
 
 use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
-use super::format::{Areas, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
-use super::labels::{Labelled, wipe};
+use super::format::{Areas, Decoded, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
+use super::has_outgrown_labels;
+use super::labels::{Labelled, newest, wipe};
 use super::sparse::Zeros;
 use super::staging::Backup;
 use super::sums::Base;
@@ -148,15 +149,14 @@ pub fn rebuild_at(
         end.durable = end.durable.min(point.page);
     }
     let base = Base::of(backup)?;
+    let not_replaced = |damaged| not_replaced(damaged, &behind, point);
+    check_base(&base, &main, least, how.accept_damage, &not_replaced)?;
     // What was read of the log is there; that it is durable is certain only now.
     log.device.flush()?;
     // If it was the set's main, it is none from here on: cut off, it would be a mixture that nobody recognises.
     wipe(&*main, Role::Main)?;
-    let damaged = copy(&base, &*main)?;
-    let damaged = not_replaced(damaged, &behind, point)?;
-    if let (false, Some(first)) = (how.accept_damage, damaged.first()) {
-        return Err(base.damaged(first.start)?.into());
-    }
+    let damaged = not_replaced(copy(&base, Some(&*main))?)?;
+    refuse_damage(&base, &damaged, how.accept_damage)?;
     // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
     let state = State::CatchingUp;
     let newcomer = end.of_newcomer(Role::Main, blocks, Areas::default());
@@ -196,11 +196,10 @@ pub fn rebuild_without_log(
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
     let base = Base::of(backup)?;
+    check_base(&base, &main, least, accept_damage, &|damaged| Ok(ranges(damaged)))?;
     wipe(&*main, Role::Main)?;
-    let damaged = ranges(copy(&base, &*main)?);
-    if let (false, Some(first)) = (accept_damage, damaged.first()) {
-        return Err(base.damaged(first.start)?.into());
-    }
+    let damaged = ranges(copy(&base, Some(&*main))?);
+    refuse_damage(&base, &damaged, accept_damage)?;
     let newcomer = of.of_newcomer(Role::Main, blocks, Areas::default());
     let (generation, left) = (of.generation + 1, of.generation);
     let label = Label { main: name, state: State::Alone, damage: of.damage, generation, left, ..newcomer };
@@ -209,17 +208,50 @@ pub fn rebuild_without_log(
     Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
 }
 
-/// Copies what the backup has. Gives the blocks that are not as they should be; a single flipped bit is made good.
-fn copy(base: &Base, main: &dyn Device) -> Result<Vec<u64>, Error> {
+/// Before a device that is a main, or was one, gets other contents: that the backup's damage does not end that. Of what is damaged there the old
+/// main may have good blocks, from which a scrub makes the backup good.
+fn check_base(
+    base: &Base,
+    main: &Arc<dyn Device>,
+    least: u64,
+    accept_damage: bool,
+    not_replaced: &dyn Fn(Vec<u64>) -> Result<Vec<Range<u64>>, Error>,
+) -> Result<(), Error> {
+    // Labels that cannot be read are some, too; main may have become larger than they say.
+    let has_labels = || {
+        let is_none = matches!(newest(&**main, Role::Main), Ok(Decoded::Nothing));
+        !is_none || !matches!(has_outgrown_labels(&**main, least - LABEL_AREA_BLOCKS), Ok(false))
+    };
+    if accept_damage || !has_labels() {
+        return Ok(());
+    }
+    refuse_damage(base, &not_replaced(copy(base, None)?)?, false)
+}
+
+/// The first block of the backup that is damaged is an error, unless that is accepted.
+fn refuse_damage(base: &Base, damaged: &[Range<u64>], accept_damage: bool) -> Result<(), Error> {
+    match damaged.first() {
+        Some(first) if !accept_damage => Err(base.damaged(first.start)?.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads what the backup has, and copies it to a main, if there is one. Gives the blocks that are not as they should be; a single flipped bit is
+/// made good.
+fn copy(base: &Base, main: Option<&dyn Device>) -> Result<Vec<u64>, Error> {
     let blocks = base.backup.label().blocks;
     let (mut bytes, mut damaged) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Vec::new());
     let mut zeros = Zeros::default();
     for first in (0..blocks).step_by(COPY_BLOCKS as usize) {
         let part = &mut bytes[..COPY_BLOCKS.min(blocks - first) as usize * BLOCK_SIZE];
         damaged.extend(base.read(first, part)?);
-        zeros.write(main, first, part)?;
+        if let Some(main) = main {
+            zeros.write(main, first, part)?;
+        }
     }
-    zeros.end(main)?;
+    if let Some(main) = main {
+        zeros.end(main)?;
+    }
     Ok(damaged)
 }
 

@@ -136,6 +136,44 @@ fn of_a_backup_whose_log_is_lost_main_has_the_backups_state_and_takes_a_new_log(
 }
 
 #[test]
+fn a_backup_of_which_no_main_may_be_made_leaves_the_old_main_what_it_was() {
+    let (set, device) = Set::new();
+    for number in 1..4 {
+        put(&device, number, 30 + number).unwrap();
+        device.flush().unwrap();
+    }
+    device.settle().unwrap();
+    let all = contents(&device);
+    drop(device);
+    // The log replaces the first one of these.
+    [1, 7].into_iter().for_each(|block| spoil(&set.backup, block));
+    let larger = Arc::new((*set.main).clone());
+    larger.grow(BLOCKS + 700).unwrap();
+    for (old, size) in [(&set.main, BLOCKS + 256), (&larger, BLOCKS + 700)] {
+        let before = old.snapshot();
+        for (at, has_log) in [(At::Now, true), (At::Barrier(1), true), (At::Now, false)] {
+            let how = Rebuild { name: Uuid([9; 16]), at, drop_later: true, accept_damage: false };
+            let log = Arc::new((*set.log).clone());
+            let made = match has_log {
+                true => rebuild_at(set.backup.clone(), log.clone(), old.clone(), &how),
+                false => rebuild_without_log(set.backup.clone(), old.clone(), how.name, false),
+            };
+            let first = if has_log { 7 } else { 1 };
+            let is_told = matches!(&made, Err(Error::Device(crate::Error::Damaged { first: at, .. })) if *at == first);
+            assert!(is_told, "{at:?}, with a log: {has_log}: {made:?}");
+            assert!(old.snapshot() == before && log.snapshot() == set.log.snapshot(), "{size}: {at:?}, {has_log}");
+        }
+    }
+    // The blocks are good there, and a scrub makes the backup good.
+    let device = set.reopen();
+    assert!(contents(&device) == all);
+    device.scrub(set.backup.clone()).unwrap();
+    drop(device);
+    rebuild(set.backup.clone(), set.log.clone(), set.main.clone(), Uuid([9; 16])).unwrap();
+    assert!(contents(&set.reopen()) == all);
+}
+
+#[test]
 fn of_a_backup_alone_that_is_damaged_or_not_complete_no_main_is_made_unasked() {
     let (set, device) = Set::new();
     spoil(&set.backup, 7);
