@@ -327,7 +327,7 @@ mod tests {
             let mut labels = Labelled::create(device.clone(), label(role)).unwrap();
             let mut map = Regions::none(256);
             map.mark(16, 1);
-            for round in 0..=LABEL_PAIRS {
+            for round in 1..=LABEL_PAIRS + 1 {
                 labels.write_map(&map, |label| label.generation = round).unwrap();
                 let area = Label::area(role, 1024);
                 for at in area..area + LABEL_AREA_BLOCKS {

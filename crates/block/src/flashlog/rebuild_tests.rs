@@ -1,6 +1,8 @@
 //! A main made anew: what it needs, and when it is one.
 
 use super::backup_tests::{BLOCKS, Set, contents};
+use super::format::{LABELS_BLOCKS, Label, Role};
+use super::labels::Labelled;
 use super::staging::Backup;
 use super::tests::{open, options, put, spoil};
 use super::*;
@@ -171,6 +173,27 @@ fn a_backup_of_which_no_main_may_be_made_leaves_the_old_main_what_it_was() {
     drop(device);
     rebuild(set.backup.clone(), set.log.clone(), set.main.clone(), Uuid([9; 16])).unwrap();
     assert!(contents(&set.reopen()) == all);
+}
+
+#[test]
+fn a_log_of_no_generation_is_none_to_make_a_main_with() {
+    let (set, device) = Set::new();
+    device.close().unwrap();
+    drop(device);
+    let label = Labelled::read(set.log.clone(), Role::Log).unwrap().label;
+    for generation in [0, 1] {
+        let crafted = Label { generation, rebuilt: 0, ..label.clone() };
+        let log = Arc::new((*set.log).clone());
+        // All labels, as one that does not count leaves it to the one before.
+        for sequence in 0..LABELS_BLOCKS / 2 {
+            let crafted = Label { sequence: label.sequence + sequence, ..crafted.clone() };
+            let pair = crafted.encode().concat();
+            log.write(crafted.place(), &[std::io::IoSlice::new(&pair)]).unwrap();
+        }
+        let main = Arc::new(MemoryDevice::new(set.main.blocks()));
+        let made = rebuild(set.backup.clone(), log, main, Uuid([9; 16]));
+        assert!(matches!(made, Err(Error::Damaged { .. })), "{generation}: {made:?}");
+    }
 }
 
 #[test]

@@ -481,6 +481,11 @@ impl Label {
         if numbers.iter().any(|number| *number >= NUMBER_END) {
             return Err(Fault::new("numbers of the label", format!("less than {NUMBER_END}"), format!("{numbers:?}")));
         }
+        // In front of one that is begun there is another, which main may have.
+        let least = 1 + u64::from(state == State::Opening);
+        if generation < least {
+            return Err(Fault::new("generation", format!("{least} or more"), generation));
+        }
         if raw.has_map > u8::from(role != Role::Backup) {
             return Err(Fault::new("map of regions", "1 if there is one, 0 if not", raw.has_map));
         }
@@ -717,6 +722,7 @@ mod tests {
         let more = [
             (15, 1),
             (31, 0xff),
+            (80, 0),
             (87, 0x10),
             (263, 0xff),
             (105, 9),
@@ -747,6 +753,9 @@ mod tests {
             seal(&mut bytes);
             assert!(matches!(Label::decode(&bytes, 12, 1100), Decoded::Damaged(_)), "byte {at}");
         }
+        // There is a generation before that of an opening.
+        let [first, _] = Label { state: State::Opening, generation: 1, ..log() }.encode();
+        assert!(matches!(Label::decode(&first, 12, 1100), Decoded::Damaged(_)));
         let mut bytes = main().encode()[0];
         bytes[160] = 1;
         seal(&mut bytes);
