@@ -102,7 +102,8 @@ pub enum Error {
         /// Bytes transferred before the end.
         done_bytes: u64,
     },
-    /// Somebody has cut the file off. Nothing is written to it any more: it would become as long as it was, with zeros in between.
+    /// Somebody has cut the file off, or the disk is not there any more, and has no blocks. Nothing is written to it any more: a file would become as
+    /// long as it was, with zeros in between.
     #[error("{device}: {operation} refused{}: it has {blocks} blocks only, and had {expected}", Place(*first, *length_bytes))]
     Shrunk {
         /// Path of the device.

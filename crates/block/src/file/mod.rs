@@ -209,8 +209,23 @@ impl FileDevice {
         })
     }
 
+    /// Blocks of a disk that has fewer than it had: one that is pulled out has none, and the kernel says of a write behind the end that there is
+    /// no space. One that is full itself keeps its size.
+    fn shrunk_to(&self) -> Option<u64> {
+        if self.kind != Kind::Disk {
+            return None;
+        }
+        let blocks = open::size_bytes(&self.fd).ok()? / BLOCK_SIZE as u64;
+        (blocks < self.blocks()).then_some(blocks)
+    }
+
     fn failure(&self, operation: Operation, first: u64, length_bytes: u64, failure: Failure) -> Error {
         let device = Arc::clone(&self.name);
+        let shrunk_to = if matches!(failure, Failure::System(Errno::NOSPC)) { self.shrunk_to() } else { None };
+        if let Some(blocks) = shrunk_to {
+            let (first, expected) = (Some(first), self.blocks());
+            return Error::Shrunk { device, operation, first, length_bytes, blocks, expected };
+        }
         match failure {
             Failure::System(errno) => {
                 Error::Io { device, operation, first: Some(first), length_bytes, source: Arc::new(errno.into()) }

@@ -9,6 +9,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::*;
 use crate::AlignedBuf;
+use crate::flashlog::Symptom;
 
 /// A directory on a real disk: the target directory, because /tmp may be in memory.
 fn scratch() -> tempfile::TempDir {
@@ -516,6 +517,27 @@ fn a_file_is_not_opened_twice_through_loop_devices() {
     drop(disk);
     drop(open_soon(&other.0));
     open_soon(&path);
+}
+
+/// Of a disk that is pulled out the kernel makes one without blocks, and has no space behind its end.
+#[test]
+fn a_disk_that_has_shrunk_is_gone_and_not_full() {
+    for how in 0..2 {
+        let (_directory, path, device) = store(64);
+        drop(device);
+        let Some(disk) = Loop::over(&path) else { return };
+        let device = open_soon(&disk.0);
+        device.write(40, &[IoSlice::new(&pattern(BLOCK_SIZE, 3))]).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(32 * BLOCK_SIZE as u64).unwrap();
+        assert!(Command::new("losetup").arg("--set-capacity").arg(&disk.0).status().unwrap().success());
+        let bytes = AlignedBuf::copy_of(&pattern(BLOCK_SIZE, 4));
+        let bufs = [IoSlice::new(&bytes)];
+        let writes = [40, 50].map(|first| Write { first, bufs: &bufs });
+        let error = if how == 0 { device.write(40, &bufs) } else { device.write_batch(&writes) }.unwrap_err();
+        assert!(matches!(error, Error::Shrunk { blocks: 32, expected: 64, .. }), "{how}: {error}");
+        assert_eq!(Symptom::of(&error), Symptom::Gone);
+        assert!(device.latched().is_some());
+    }
 }
 
 #[test]
