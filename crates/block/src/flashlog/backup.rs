@@ -6,12 +6,12 @@ use super::ahead::ReadAhead;
 use super::append::Head;
 use super::at::{Behind, Kept};
 use super::device::{Failure, Flashlog, Order, Side};
-use super::format::{Damage, GROUP_BLOCKS, Label, Point, Regions, Role, Staging, State, Uuid};
+use super::format::{Damage, GROUP_BLOCKS, Label, Point, Regions, Role, Staging, State, Uuid, pages_most};
 use super::inspect::inspect;
 use super::ring::Area;
 use super::scan::Scan;
 use super::staged::Stager;
-use super::staging::Backup;
+use super::staging::{Backup, Room, staged_pages};
 use super::sums::Known;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -106,12 +106,12 @@ impl Way<'_> {
 /// How much of the log is one part: not more than memory is allowed for, and ...
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// ... to the last state for which that many blocks of a staging area are enough, without those of checksums.
-    States { blocks_most: u64 },
+    /// ... to the last state that has room in a staging area.
+    States(Room),
     /// ... to the first state.
     FirstState,
-    /// ... to the last page for which they are enough, be it a state or not; one page at least, if they are enough for that.
-    Pages { blocks_most: u64 },
+    /// ... to the last page that has, be it a state or not; one page at least, if there is room for that.
+    Pages(Room),
 }
 
 /// Blocks of a staging area for these, with those of checksums of zeros only.
@@ -520,7 +520,9 @@ impl Flashlog {
         drop(reading);
         // What was written since a region was read comes on top of it, from the log.
         let end = self.durable_point()?;
-        let room = backup.staging_blocks() - copied_blocks;
+        let mut room = backup.staging_room();
+        room.blocks -= copied_blocks;
+        room.pages = room.pages.saturating_sub(pages_most(copied_blocks, copied_blocks, 0));
         let staged = self.copy_log(backup, &mut stager, (pass.keep, end), room, way);
         let of_log = self.head.lock().labels.label.clone();
         if of_log.map != pass.map {
@@ -548,18 +550,19 @@ impl Flashlog {
         backup: &mut Backup,
         stager: &mut Stager,
         (from, end): (Point, Point),
-        mut room: u64,
+        mut room: Room,
         way: &mut Way<'_>,
     ) -> Result<Option<u64>, Error> {
         let (mut at, mut blocks) = (from, 0);
         while at.page < end.page {
-            let (mut all, mut to) = self.newest_versions(at, end, Part::Pages { blocks_most: room })?;
+            let (mut all, mut to) = self.newest_versions(at, end, Part::Pages(room))?;
             if to.page == at.page {
                 return Ok(None);
             }
             way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
             let mut copied = self.copy_some(backup, stager, &all, way);
-            room -= staged_blocks(&all);
+            room.blocks -= staged_blocks(&all);
+            room.pages -= staged_pages(&all);
             if let Err(error) = &copied
                 && to.page < end.page
                 && self.unread_block(error).is_some()
@@ -567,7 +570,7 @@ impl Flashlog {
                 // If it was written again behind that, nobody needs it.
                 let behind = Behind::of_log(&self.head.lock().labels, at, end);
                 (all, to) = (behind.newest(end)?, end);
-                if staged_blocks(&all) > room {
+                if staged_blocks(&all) > room.blocks || staged_pages(&all) > room.pages {
                     return Ok(None);
                 }
                 copied = self.copy_some(backup, stager, &all, way);
@@ -668,16 +671,17 @@ impl Flashlog {
         (done, way): (&mut BackedUp, &mut Way<'_>),
     ) -> Result<u64, Error> {
         // Not more than memory is allowed for, but a state at least.
-        let blocks_most = backup.staging_blocks().min(self.options.index_blocks);
+        let room = backup.staging_room();
+        let of_memory = Room { blocks: room.blocks.min(self.options.index_blocks), ..room };
         let from = backup.label().applied;
         let is_copying = backup.label().state == State::Copying;
-        let (mut all, mut to) = self.newest_versions(from, end, Part::States { blocks_most })?;
+        let (mut all, mut to) = self.newest_versions(from, end, Part::States(of_memory))?;
         if to == from {
             (all, to) = self.newest_versions(from, end, Part::FirstState)?;
         }
         if to == from {
             // What a log got when it came back, with no state in between: some of it after the other.
-            let room = if is_copying { u64::MAX } else { backup.staging_blocks() };
+            let room = if is_copying { Room { blocks: u64::MAX, pages: u64::MAX } } else { room };
             let (first, mut stager) = (self.first_state(from, end)?, Stager::of(backup));
             if let Some(blocks) = self.copy_log(backup, &mut stager, (from, first), room, way)? {
                 return self.end_step(backup, stager, first).map(|()| blocks);
@@ -720,7 +724,7 @@ impl Flashlog {
         let (mut newest, mut to) = (BTreeMap::new(), from);
         let mut partial: Vec<Kept> = Vec::new();
         // Zeros take no room for data, but for their checksums, and in memory.
-        let (mut data_blocks, mut zero_groups) = (0, BTreeSet::new());
+        let (mut data_blocks, mut zero_groups, mut entries) = (0, BTreeSet::new(), 0);
         while scan.at.page < end.page {
             let page = scan.next_there()?;
             for zeros in page.entries.iter().filter(|entry| entry.sums().is_empty()) {
@@ -729,16 +733,20 @@ impl Flashlog {
             let staged = data_blocks + partial.len() as u64 + page.data_blocks() + zero_groups.len() as u64;
             let in_memory = newest.len() as u64 + partial.len() as u64 + page.blocks();
             let is_too_much = in_memory > self.options.index_blocks;
+            entries += page.entries.len() as u64;
+            // What replaces a part of another makes two of it.
+            let pages = pages_most(2 * entries, staged, in_memory.saturating_sub(data_blocks));
+            let has_room = |room: Room| staged <= room.blocks && pages <= room.pages;
             let is_full = match part {
-                Part::States { blocks_most } => staged > blocks_most || is_too_much,
+                Part::States(room) => !has_room(room) || is_too_much,
                 Part::FirstState => is_too_much,
-                Part::Pages { blocks_most } => staged > blocks_most || is_too_much && !newest.is_empty(),
+                Part::Pages(room) => !has_room(room) || is_too_much && !newest.is_empty(),
             };
             if is_full {
                 break;
             }
             partial.extend(page.entries.iter().flat_map(Kept::of));
-            if page.head.is_partial && !matches!(part, Part::Pages { .. }) {
+            if page.head.is_partial && !matches!(part, Part::Pages(_)) {
                 continue;
             }
             for kept in partial.drain(..) {

@@ -3,7 +3,7 @@
 //! staging area, the backup has no state until it is done; the log's map says so, so that the status does.
 
 use super::Error;
-use super::append::{pages_for, regions_between};
+use super::append::regions_between;
 use super::at::{Behind, Kept};
 use super::backup::{BackedUp, COPY_BLOCKS, Way};
 use super::device::{Failure, Flashlog, Side};
@@ -101,7 +101,7 @@ impl Flashlog {
         if backup.label().state == State::Copying {
             return self.copy_all(backup, &all, to, way);
         }
-        if backup.has_room_for(&all) && pages_for(2 * all.len() as u64) <= backup.rings.areas.meta_blocks {
+        if backup.has_room_for(&all) {
             return self.copy_all(backup, &all, to, way);
         }
         // A state is not given up for what cannot be had.

@@ -4,8 +4,8 @@ use super::backup::Part;
 use super::backup_tests::{BLOCKS, Set, contents, write_some};
 use super::format::{Role, State};
 use super::labels::Labelled;
-use super::staging::Backup;
-use super::tests::{Unplugged, names, open, options, put, spoil};
+use super::staging::{Backup, Room};
+use super::tests::{Unplugged, get, names, open, options, put, spoil};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
 use std::io::{IoSlice, IoSliceMut};
@@ -128,6 +128,35 @@ fn large(index_blocks: u64) -> (Set, Flashlog) {
     (Set { main, log, backup }, device)
 }
 
+/// Runs of zeros take no room for data, and an entry each.
+#[test]
+fn many_zeros_here_and_there_are_steps_that_the_staging_area_has_pages_for() {
+    const MANY: u64 = 352 * AREA_UNIT_BLOCKS;
+    let (main, log) = (Arc::new(MemoryDevice::new(MANY + 256)), Arc::new(MemoryDevice::new(256 * 40)));
+    let backup = Arc::new(MemoryDevice::new(Backup::blocks_least(MANY)));
+    create(main.clone(), log.clone(), &names(1)).unwrap();
+    let options = Options { gather_blocks: 400, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(main, log, &options).unwrap();
+    device.create_backup(backup.clone(), Uuid([60; 16])).unwrap();
+    // Something that becomes zeros.
+    (0..2).for_each(|at| put(&device, at * 86_000 + 1, 7 + at).unwrap());
+    device.backup(backup.clone()).unwrap();
+    assert!((0..43_001).all(|at| device.zero(2 * at + 1, 1, false).unwrap()));
+    device.flush().unwrap();
+    let is_zeros = |device: &dyn Device| [1, 86_001].map(|at| get(device, at) == [0; BLOCK_SIZE]);
+    for requests in [5, 20, 100] {
+        let cut_off = Arc::new((*backup).clone());
+        device.backup(Unplugged::after(&cut_off, requests)).unwrap_err();
+        finish_backup(cut_off.clone()).unwrap();
+        // As they were written.
+        assert!([[false, false], [true, false]].contains(&is_zeros(&*cut_off)), "cut off after {requests}");
+    }
+    let done = device.backup(backup.clone()).unwrap();
+    assert!(done.steps > 1 && !done.had_no_state, "{done:?}");
+    assert_eq!(is_zeros(&*backup), [true, true]);
+    assert!(verify_backup(backup).unwrap().is_good());
+}
+
 fn all_of(device: &dyn Device, blocks: u64) -> Vec<u8> {
     let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
     device.read(0, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
@@ -184,7 +213,7 @@ fn what_came_after_the_log_was_full_is_one_state_in_parts_that_memory_is_allowed
     let end = device.durable_point().unwrap();
     let (mut at, mut parts) = (from, 0);
     while at.page < end.page {
-        let (all, to) = device.newest_versions(at, end, Part::Pages { blocks_most: 20_000 }).unwrap();
+        let (all, to) = device.newest_versions(at, end, Part::Pages(Room { blocks: 20_000, pages: 20_000 })).unwrap();
         assert!(to.page > at.page && all.len() <= 400, "{} blocks at once", all.len());
         (at, parts) = (to, parts + 1);
     }
@@ -208,7 +237,7 @@ fn an_earlier_version_that_is_damaged_ends_no_step_of_several_parts() {
     let (set, device) = after_the_log_was_full();
     let from = device.head.lock().keep.unwrap();
     let end = device.durable_point().unwrap();
-    let (first, _) = device.newest_versions(from, end, Part::Pages { blocks_most: 20_000 }).unwrap();
+    let (first, _) = device.newest_versions(from, end, Part::Pages(Room { blocks: 20_000, pages: 20_000 })).unwrap();
     // Of the last block of the first part; each of them is written again more than 400 blocks later.
     let position = first.iter().filter_map(|kept| kept.position()).max().unwrap();
     spoil(&set.log, device.rings.block(super::ring::Area::Data, position));

@@ -8,7 +8,7 @@ use super::Error;
 use super::at::Kept;
 use super::format::{
     AREA_UNIT_BLOCKS, Areas, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, Point, Role, Staging, State, Uuid,
-    sums_area_blocks,
+    pages_most, sums_area_blocks,
 };
 use super::labels::Labelled;
 use super::ring::{Area, Rings};
@@ -27,6 +27,20 @@ const RUN_BLOCKS: usize = 256;
 
 /// Checksums of blocks in their place that are gathered before they are written.
 const UNWRITTEN_SUMS_MOST: usize = 1 << 16;
+
+/// What can be staged, without checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Room {
+    pub(super) blocks: u64,
+    pub(super) pages: u64,
+}
+
+/// Most pages that name these, which are in the order of addresses.
+pub(super) fn staged_pages(all: &[Kept]) -> u64 {
+    let goes_on = |a: &Kept, b: &Kept| a.address + 1 == b.address && a.is_zeros() == b.is_zeros();
+    let (entries, zeros) = (all.chunk_by(goes_on).count(), all.iter().filter(|kept| kept.is_zeros()).count());
+    pages_most(entries as u64, (all.len() - zeros) as u64, zeros as u64)
+}
 
 /// An opened backup.
 pub(super) struct Backup {
@@ -175,11 +189,19 @@ impl Backup {
         room.saturating_sub(self.groups()).max(room / 2)
     }
 
+    /// The same with the pages that may name them.
+    pub(super) fn staging_room(&self) -> Room {
+        let Areas { meta_blocks, data_blocks, .. } = self.rings.areas;
+        let sums = self.groups().min(data_blocks);
+        // What names the checksums begins a page of its own.
+        Room { blocks: self.staging_blocks(), pages: meta_blocks.saturating_sub(pages_most(sums, sums, 0)) }
+    }
+
     /// Whether these can be staged at once.
     pub(super) fn has_room_for(&self, all: &[Kept]) -> bool {
         let data = all.iter().filter(|kept| !kept.is_zeros()).count();
         let groups = all.chunk_by(|a, b| a.address / GROUP_BLOCKS == b.address / GROUP_BLOCKS).count();
-        (data + groups) as u64 <= self.rings.areas.data_blocks
+        (data + groups) as u64 <= self.rings.areas.data_blocks && staged_pages(all) <= self.staging_room().pages
     }
 
     /// Writes blocks with these checksums to their place; zeros without taking room, if the device can. Only while it has no state.

@@ -62,6 +62,13 @@ const ZEROS_KEPT: u16 = 2;
 /// foreign bytes cannot ask for much memory.
 pub(crate) const PAGE_ZEROS_MOST: u64 = 4096;
 
+/// Most pages that so many entries take, one after the other, with so many blocks of data and of zeros.
+pub(crate) fn pages_most(entries: u64, data_blocks: u64, zeros: u64) -> u64 {
+    // A page has no room for an entry of one block when it is full, and may begin with the rest of one.
+    let least = (BODY_BYTES - (ENTRY_BYTES + 8 - 1) - ENTRY_BYTES) as u64;
+    (ENTRY_BYTES as u64 * entries + 8 * data_blocks).div_ceil(least) + zeros / PAGE_ZEROS_MOST + 1
+}
+
 /// Blocks of the largest entry: a page that has no other.
 #[cfg(test)]
 pub(crate) const ENTRY_BLOCKS_MAX: usize = (BODY_BYTES - ENTRY_BYTES) / 8;
@@ -504,6 +511,39 @@ mod tests {
             bytes[at] = value;
             seal(&mut bytes);
             assert!(matches!(Page::decode(&bytes, 1000), Err(Damaged::Other(_))), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn entries_take_no_more_pages_than_are_reckoned_with() {
+        // Of each so many blocks, of data or of zeros, and of one that comes up short now and then.
+        for (data, zeros) in
+            [(1, 0), (2, 0), (125, 0), (500, 0), (0, 1), (0, 3000), (0, 9000), (1, 1), (3, 1), (124, 5000)]
+        {
+            let (mut builder, mut pages, mut at) = (PageBuilder::new(), 1, 0);
+            let (mut entries, mut blocks, mut made) = (0, 0, 0);
+            for round in 0..2000_u64 {
+                let data = if round % 7 == 0 { data / 2 } else { data };
+                for is_zeros in [false, true] {
+                    let (count, mut done) = (if is_zeros { zeros } else { data }, 0);
+                    entries += u64::from(count > 0);
+                    (blocks, made) = if is_zeros { (blocks, made + count) } else { (blocks + count, made) };
+                    while done < count {
+                        let some = match is_zeros {
+                            true => builder.append_zeros(0, at + done, count - done, false),
+                            false => builder.append(0, at + done, &vec![7; (count - done) as usize]) as u64,
+                        };
+                        if some == 0 {
+                            (builder, pages) = (PageBuilder::new(), pages + 1);
+                        }
+                        done += some;
+                    }
+                    // Not in a row with the next one.
+                    at += count + 1;
+                }
+            }
+            let most = pages_most(entries, blocks, made);
+            assert!(pages <= most && most <= pages * 5 / 4 + 2, "{data} and {zeros}: {pages} pages, {most} at most");
         }
     }
 }
