@@ -1,6 +1,11 @@
 //! What each update of a block counts, against what its bytes have.
 
 use super::*;
+use crate::format::snapshot::SNAPSHOT_BYTES;
+use crate::format::{SNAPSHOTS, SystemKind};
+use crate::objects::{snapshots_of, system_kind};
+use changes::ENTRY_STEP;
+use holdfast_integrity::crc64;
 
 /// Epoch of the newest snapshot while random updates are made.
 const SNAPSHOT: Epoch = 3;
@@ -9,49 +14,57 @@ fn is_kept(pointer: &BlockPointer) -> bool {
     pointer.address[1] != 0 && pointer.birth_log <= SNAPSHOT
 }
 
-/// The sums of a new block in which the bytes of this one were put.
-fn sums_of(block: &MetaBlock, kind: usize) -> Sums {
+/// The sums of a new block in which the bytes of this one were put, made of what its decoders say.
+fn sums_of(block: &MetaBlock, key: NodeKey) -> Sums {
     let mut sums = Sums { pointers: Pointers::under(SNAPSHOT), ..Sums::default() };
-    let id = |slot: usize| id_digest(DomainId::MAIN.0.into(), slot as u64);
-    match kind {
-        0 => {
-            for slot in 0..POINTERS as usize {
-                let pointer = block.pointer(slot);
-                pointer.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
-                add(&mut sums.pointers.doubled, u64::from(pointer.address[1] != 0));
-                add(&mut sums.pointers.kept, is_kept(&pointer).into());
-                add(&mut sums.pointers.pages, u64::from(pointer.kind == PointerKind::Data));
-                add(&mut sums.pointers.pending, u64::from(pointer == BlockPointer::PENDING));
-            }
-            (sums.doubled, sums.kept, sums.pages) = (sums.pointers.doubled, sums.pointers.kept, sums.pointers.pages);
+    let (domain, kind) = ((key.object / 16) as u16, (key.level == 0).then(|| system_kind(key.object).unwrap()));
+    let number = |slot: usize, per_block: u64| key.index * per_block + slot as u64;
+    let id = |slot: usize, per_block: u64| Digest::of(number(slot, per_block)).moved(u64::from(domain) << 48);
+    let count = |sums: &mut Sums, pointer: &BlockPointer, is_of_main: bool, is_of_object: bool| {
+        let (doubled, kept) = (u64::from(pointer.address[1] != 0), u64::from(is_kept(pointer)));
+        let pages = u64::from(pointer.kind == PointerKind::Data);
+        pointer.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
+        add(&mut sums.pointers.doubled, doubled);
+        add(&mut sums.pointers.kept, kept);
+        add(&mut sums.pointers.pages, pages);
+        add(&mut sums.pointers.pending, u64::from(*pointer == BlockPointer::PENDING));
+        if is_of_main {
+            add(&mut sums.doubled, doubled);
+            add(&mut sums.kept, kept);
         }
-        1 => {
+        if is_of_object {
+            add(&mut sums.pages, pages);
+        }
+    };
+    let bits = || (0..BITS as usize).filter(|bit| block.bit(*bit));
+    match kind {
+        None => (0..POINTERS as usize).for_each(|slot| count(&mut sums, &block.pointer(slot), true, true)),
+        Some(SystemKind::ObjectTable) => {
             for slot in 0..RECORDS as usize {
                 let Some(record) = Record::decode(block.record(slot), 9, 10_000, false).unwrap() else { continue };
-                record.root.addresses().for_each(|address| sums.pointers.addresses += Digest::of(address));
-                add(&mut sums.pointers.doubled, u64::from(record.root.address[1] != 0));
-                add(&mut sums.pointers.kept, is_kept(&record.root).into());
-                add(&mut sums.pointers.pages, u64::from(record.root.kind == PointerKind::Data));
+                if key.object == 0 {
+                    count(&mut sums, &record.root, number(slot, RECORDS) == table_of(DomainId::MAIN), false);
+                    continue;
+                }
+                let is_of_main = domain == DomainId::MAIN.0;
+                count(&mut sums, &record.root, is_of_main, true);
                 add(&mut sums.pages_told, record.attributes.blocks);
-                add(&mut sums.objects, 1);
-                sums.records += id(slot);
+                add(&mut sums.objects, is_of_main.into());
+                sums.records += id(slot, RECORDS);
                 if record.attributes.nlink == 0 {
-                    sums.nameless += id(slot);
+                    sums.nameless += id(slot, RECORDS);
                 }
             }
-            (sums.doubled, sums.kept, sums.pages) = (sums.pointers.doubled, sums.pointers.kept, sums.pointers.pages);
         }
-        2 => {
-            for bit in (0..BITS).filter(|bit| block.bit(*bit as usize)) {
-                sums.bits += Digest::of(bit);
+        Some(SystemKind::Bitmap) => bits().for_each(|bit| sums.bits += Digest::of(number(bit, BITS))),
+        Some(SystemKind::ObjectMap) => bits().for_each(|bit| sums.mapped += id(bit, BITS)),
+        Some(SystemKind::OrphanMap) => bits().for_each(|bit| sums.orphans += id(bit, BITS)),
+        Some(SystemKind::References) => {
+            for slot in 0..COUNTERS as usize {
+                sums.counters += Digest::of(number(slot, COUNTERS)).times(block.counter(slot).into());
             }
         }
-        3 => {
-            for slot in 0..COUNTERS {
-                sums.counters += Digest::of(slot).times(block.counter(slot as usize).into());
-            }
-        }
-        4 => {
+        Some(SystemKind::DeadLists) => {
             for slot in 0..4096 / DEAD_BYTES {
                 let run = DeadRun::decode(block.dead_run(slot), 9, 10_000).unwrap();
                 let blocks = run.into_iter().flat_map(DeadRun::blocks).flatten().filter(|&block| block != 0);
@@ -59,9 +72,11 @@ fn sums_of(block: &MetaBlock, kind: usize) -> Sums {
                 run.iter().for_each(|run| sums.dead_births += births_of(run));
             }
         }
-        _ => {
-            for bit in (0..BITS as usize).filter(|bit| block.bit(*bit)) {
-                sums.mapped += id(bit);
+        Some(SystemKind::SnapshotList) => {
+            for slot in (0..SNAPSHOTS as usize).filter(|slot| *block.snapshot(*slot) != [0; SNAPSHOT_BYTES]) {
+                let place = u64::from(domain) << 32 | number(slot, SNAPSHOTS);
+                let step = ENTRY_STEP.wrapping_mul(place);
+                sums.listed += Digest::of(crc64(block.snapshot(slot)).wrapping_add(step));
             }
         }
     }
@@ -102,54 +117,76 @@ fn random_pointer(rng: &mut impl Rng) -> BlockPointer {
     BlockPointer { address: [rng.random_range(100..5000), second], birth_log, ..data(0) }
 }
 
-/// Takes the counting out of any update, and this fails.
+/// A random update of a block of this kind.
+fn update(mut block: Edit<'_>, key: NodeKey, rng: &mut impl Rng) {
+    match (key.level == 0).then(|| system_kind(key.object).unwrap()) {
+        None => {
+            let some =
+                [BlockPointer::HOLE, BlockPointer::PENDING, BlockPointer::lost(3, Side::Memory), random_pointer(rng)];
+            block.put_pointer(rng.random_range(0..64), &some[rng.random_range(0..4)]);
+        }
+        Some(SystemKind::ObjectTable) => block.put_record(rng.random_range(0..8), &random_record(rng)),
+        Some(SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap) if rng.random() => {
+            block.set_bit(rng.random_range(0..BITS as usize), rng.random());
+        }
+        Some(SystemKind::Bitmap | SystemKind::ObjectMap | SystemKind::OrphanMap) => {
+            let masks = [0, u64::MAX, rng.random(), rng.random()];
+            let words: Vec<u64> = (0..CHUNK_WORDS).map(|_| masks[rng.random_range(0..4)]).collect();
+            block.put_words(&words);
+        }
+        Some(SystemKind::References) => {
+            block.put_counter(rng.random_range(0..1024), [0, 1, u32::MAX, 7][rng.random_range(0..4)]);
+        }
+        Some(SystemKind::SnapshotList) => {
+            let entry = if rng.random() { [rng.random(); SNAPSHOT_BYTES] } else { [0; SNAPSHOT_BYTES] };
+            block.put_snapshot(rng.random_range(0..SNAPSHOTS as usize), &entry);
+        }
+        Some(SystemKind::DeadLists) if rng.random_bool(0.7) => {
+            let address = random_pointer(rng).address;
+            let run = DeadRun { address, birth_log: 3, count: rng.random_range(1..90), is_page: rng.random() };
+            block.put_dead_run(rng.random_range(0..128), &run);
+        }
+        Some(SystemKind::DeadLists) => block.clear_dead_run(rng.random_range(0..128)),
+    }
+}
+
+/// Takes the counting out of any update, or anything of where its block is, and this fails.
 #[test]
 fn what_updates_count_is_what_the_bytes_have() {
-    let of_system = |object| NodeKey { domain: 0, object, level: 0, index: 0 };
-    let [records, bits, counters, runs, ids] =
-        [table_of(DomainId::MAIN), BITMAP, REFERENCES, dead_of(DomainId::MAIN), map_of(DomainId::MAIN)].map(of_system);
-    for seed in 0..100 {
+    let (main, other) = (DomainId::MAIN, DomainId(2));
+    let of_system = |(object, index)| NodeKey { domain: 0, object, level: 0, index };
+    // The record of the table of `main` is in block 2 of table 0.
+    let system = [
+        (0, table_of(main) / RECORDS),
+        (table_of(main), 0),
+        (table_of(other), 3),
+        (BITMAP, 3),
+        (REFERENCES, 3),
+        (dead_of(main), 3),
+        (map_of(main), 0),
+        (map_of(other), 3),
+        (orphans_of(main), 0),
+        (orphans_of(other), 3),
+        (snapshots_of(main), 0),
+        (snapshots_of(other), 3),
+    ];
+    for seed in 0..50 {
         let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
-        for (kind, key) in [LEAF, records, bits, counters, runs, ids].into_iter().enumerate() {
+        for key in system.map(of_system).into_iter().chain([LEAF]) {
             let mut block = OwnedBlock::new(key, MetadataProtection::Audited);
-            let mut update = |mut block: Edit<'_>| match kind {
-                0 => {
-                    let some = [
-                        BlockPointer::HOLE,
-                        BlockPointer::PENDING,
-                        BlockPointer::lost(3, Side::Memory),
-                        random_pointer(&mut rng),
-                    ];
-                    block.put_pointer(rng.random_range(0..64), &some[rng.random_range(0..4)]);
-                }
-                1 => block.put_record(rng.random_range(0..8), &random_record(&mut rng)),
-                2 | 5 if rng.random() => block.set_bit(rng.random_range(0..BITS as usize), rng.random()),
-                2 | 5 => {
-                    let masks = [0, u64::MAX, rng.random(), rng.random()];
-                    let words: Vec<u64> = (0..CHUNK_WORDS).map(|_| masks[rng.random_range(0..4)]).collect();
-                    block.put_words(&words);
-                }
-                3 => block.put_counter(rng.random_range(0..1024), [0, 1, u32::MAX, 7][rng.random_range(0..4)]),
-                _ if rng.random_bool(0.7) => {
-                    let address = random_pointer(&mut rng).address;
-                    let run = DeadRun { address, birth_log: 3, count: rng.random_range(1..90), is_page: rng.random() };
-                    block.put_dead_run(rng.random_range(0..128), &run);
-                }
-                _ => block.clear_dead_run(rng.random_range(0..128)),
-            };
             let (mut audit, mut later) = (Audit::under(SNAPSHOT), Audit::under(SNAPSHOT));
-            (0..50).for_each(|_| update(block.edit_if(key, &mut audit).unwrap()));
+            (0..50).for_each(|_| update(block.edit_if(key, &mut audit).unwrap(), key, &mut rng));
             let bytes = *block.bytes();
-            let expected = sums_of(&block, kind);
-            assert!(without_order(audit.sums.get()) == expected, "seed {seed}, kind {kind}: from nothing");
-            assert!(compared(key, &[0; 4096], &bytes) == expected, "seed {seed}, kind {kind}: compared, from nothing");
+            let expected = sums_of(&block, key);
+            assert!(without_order(audit.sums.get()) == expected, "seed {seed}, {key:?}: from nothing");
+            assert!(compared(key, &[0; 4096], &bytes) == expected, "seed {seed}, {key:?}: compared, from nothing");
             let mut copy = OwnedBlock::from(MetaBlock::clone(&block), MetadataProtection::Audited);
-            (0..50).for_each(|_| update(copy.edit_if(key, &mut later).unwrap()));
+            (0..50).for_each(|_| update(copy.edit_if(key, &mut later).unwrap(), key, &mut rng));
             let counted = without_order(later.sums.get());
-            assert!(compared(key, &bytes, copy.bytes()) == counted, "seed {seed}, kind {kind}: compared");
+            assert!(compared(key, &bytes, copy.bytes()) == counted, "seed {seed}, {key:?}: compared");
             // On from there, in the sums of the first.
             audit.compare(key, &bytes, copy.bytes());
-            assert!(without_order(audit.sums.get()) == sums_of(&copy, kind), "seed {seed}, kind {kind}: together");
+            assert!(without_order(audit.sums.get()) == sums_of(&copy, key), "seed {seed}, {key:?}: together");
         }
     }
 }
