@@ -206,7 +206,7 @@ impl Behind {
         let mut scan = self.scan();
         let mut durable = self.end.map_or(self.label.start.max(self.label.durable), |end| end.page);
         while let Some(page) = self.next(&mut scan)? {
-            durable = durable.max(page.head.durable);
+            durable = durable.max(page.head.durable_pages());
         }
         // Of a set in use the end is known.
         let mut unread = scan.unread_end().filter(|_| self.end.is_none());

@@ -270,7 +270,7 @@ impl Flashlog {
         let (mut pages, mut durable) = (0, label.start.max(label.durable));
         while let Some(page) = scan.next()? {
             pages += 1;
-            durable = durable.max(page.head.durable);
+            durable = durable.max(page.head.durable_pages());
         }
         let mut unread = scan.unread_end();
         scan.verify_end()?;

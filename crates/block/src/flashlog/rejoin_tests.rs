@@ -1,4 +1,5 @@
 //! A log that is pulled out while it has what main has not, and put back.
+use super::lost_tests::is_damaged;
 use super::staging::Backup;
 use super::tests::{Unplugged, block, get, names, options, put, spoil};
 use super::*;
@@ -247,15 +248,27 @@ fn nobody_stops_within_what_a_log_got_when_it_was_put_back() {
     rig.set.attach_log(rig.log.clone()).unwrap();
     rig.has_all(&rig.set, "attached");
     let after = all(&rig.set);
-    // Damage in what the last page names, which is told as soon as something says that it was durable.
-    rig.set.set().unwrap().seal().unwrap();
-    let log = Arc::new((*rig.log).clone());
-    spoil(&log, (0..log.blocks()).find(|at| get(&*log, *at) == block(5600)).unwrap());
-    let main = Arc::new(MemoryDevice::new(blocks + 256));
-    let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: true, accept_damage: false };
-    rebuild_at(Arc::new((*backup).clone()), log.clone(), main.clone(), &how).unwrap();
-    let anew = all(&Flashlog::open(main, log, &rig.options).unwrap().0);
-    assert!(anew == before, "{} blocks are new", anew.iter().zip(&before).filter(|(a, b)| a != b).count());
+    // Damage in the last page, and in what it names: it was durable before the first one was there, whether anything behind it says so or not.
+    let last_page = (256..rig.log.blocks()).rfind(|at| get(&*rig.log, *at).starts_with(b"HFFLPAGE")).unwrap();
+    let data = (0..rig.log.blocks()).find(|at| get(&*rig.log, *at) == block(5600)).unwrap();
+    for (is_sealed, damaged) in [(false, last_page), (false, data), (true, last_page), (true, data)] {
+        if is_sealed {
+            rig.set.set().unwrap().seal().unwrap();
+        }
+        let log = Arc::new((*rig.log).clone());
+        spoil(&log, damaged);
+        let opened = Flashlog::open(Arc::new((*rig.main).clone()), Arc::new((*log).clone()), &rig.options);
+        match opened {
+            Ok((set, _)) => assert!(damaged == data && is_damaged(&set, 600) && get(&set, 598) == block(5598)),
+            Err(_) => assert!(damaged == last_page, "sealed: {is_sealed}"),
+        }
+        let main = Arc::new(MemoryDevice::new(blocks + 256));
+        let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: true, accept_damage: false };
+        rebuild_at(Arc::new((*backup).clone()), log.clone(), main.clone(), &how).unwrap();
+        let anew = all(&Flashlog::open(main, log, &rig.options).unwrap().0);
+        let new = anew.iter().zip(&before).filter(|(a, b)| a != b).count();
+        assert!(new == 0, "{new} blocks are new, damaged: {damaged}, sealed: {is_sealed}");
+    }
     let narrow = Options { index_blocks: 100, ..rig.options.clone() };
     drop(rig.set);
     let (set, _) = Flashlog::open(rig.main, rig.log, &narrow).unwrap();

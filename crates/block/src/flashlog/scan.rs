@@ -71,6 +71,8 @@ pub(super) struct Scan<'a> {
     label: &'a Label,
     /// Of the next page.
     pub(super) at: Point,
+    /// The page before that goes on in it.
+    goes_on: bool,
     any_generation: bool,
     mends: bool,
     buffer: AlignedBuf,
@@ -84,7 +86,8 @@ impl<'a> Scan<'a> {
     /// From a point on, which the label has.
     pub(super) fn new(rings: &'a Rings, label: &'a Label, at: Point, any_generation: bool) -> Scan<'a> {
         let buffer = AlignedBuf::zeroed(READ_PAGES as usize * BLOCK_SIZE);
-        Scan { rings, label, at, any_generation, mends: true, buffer, buffered: (0, 0), unread: Unread::default() }
+        let (goes_on, mends, unread) = (false, true, Unread::default());
+        Scan { rings, label, at, goes_on, any_generation, mends, buffer, buffered: (0, 0), unread }
     }
 
     /// Writes nothing: a page that is made good is so in memory only.
@@ -105,6 +108,7 @@ impl<'a> Scan<'a> {
             if self.mends && bytes != found {
                 self.rings.write(Area::Meta, self.at.page, &[&AlignedBuf::copy_of(&bytes)])?;
             }
+            self.goes_on = page.head.is_partial;
             self.at =
                 Point { page: page.head.number + 1, data: page.head.data + page.data_blocks(), previous: page.sum };
         }
@@ -160,7 +164,7 @@ impl<'a> Scan<'a> {
         let got = self.at.page;
         let Label { start, durable, .. } = *self.label;
         // A main that is alone has told, too.
-        let expected = start.max(durable);
+        let expected = start.max(durable).max(got + u64::from(self.goes_on));
         let device = || -> Arc<str> { self.rings.device.name().into() };
         let block = self.rings.block(Area::Meta, got);
         if got < expected {

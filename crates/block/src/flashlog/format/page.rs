@@ -120,6 +120,13 @@ pub(crate) enum Of {
     Zeros { count: u64, keep: bool },
 }
 
+impl PageHead {
+    /// Pages before this one are durable, with their data. Of those that have no state in between none is there before all are.
+    pub(crate) fn durable_pages(&self) -> u64 {
+        if self.is_partial { self.number + 2 } else { self.durable }
+    }
+}
+
 impl Entry {
     /// How many.
     pub(crate) fn blocks(&self) -> u64 {
