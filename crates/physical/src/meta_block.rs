@@ -341,7 +341,7 @@ impl MetaBlock {
         &mut self.bytes
     }
 
-    /// The same, with its sums taken along, as if they did not see it: what a block that is changed legally has counted for the audit stays.
+    /// The same, with its sums taken along, as if they did not see it, and nothing of it is counted.
     pub(crate) fn scribbled_unseen(&mut self, at: usize, bytes: &[u8]) {
         self.put_over(at, bytes);
     }
