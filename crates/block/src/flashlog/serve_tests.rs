@@ -472,7 +472,7 @@ fn main_fails_where_room_is_made_for_a_write() {
 /// Time that a test moves.
 #[derive(Default)]
 pub(super) struct Moved {
-    /// Now, wakes, and waits that have begun.
+    /// Now, wakes, and waits that have begun after the last wake and were not over at once: who waits so has seen all that was before.
     state: Mutex<(Duration, u64, u64)>,
     changed: Condvar,
 }
@@ -509,9 +509,9 @@ impl Timer for Moved {
     }
 
     fn wait(&self, ticket: u64, until: Option<Duration>) {
-        self.change(|state| state.2 += 1);
-        self.changed
-            .wait_while(&mut self.state.lock(), |state| state.1 == ticket && until.is_none_or(|until| state.0 < until));
+        let goes_on = |state: &(Duration, u64, u64)| state.1 == ticket && until.is_none_or(|until| state.0 < until);
+        self.change(|state| state.2 += u64::from(goes_on(state)));
+        self.changed.wait_while(&mut self.state.lock(), |state| goes_on(state));
     }
 
     fn wake(&self) {
