@@ -10,8 +10,8 @@ use crate::ranges::Missing;
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
-    AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Fragment, ObjectId, ObjectKey, ObjectStore, Op,
-    PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
+    AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Found, Fragment, ObjectId, ObjectKey,
+    ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
@@ -30,6 +30,8 @@ pub(crate) struct Written {
     pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
     /// Pages that operations should have changed which were passed over.
     passed_over: Vec<(ObjectId, PageIndex)>,
+    /// Objects of which an operation was passed over, or done in part, whatever came behind it.
+    half_done: FxHashSet<ObjectId>,
     /// Runs of pages that copies have lost, and nothing behind them has replaced.
     lost: Vec<(ObjectId, Range<PageIndex>)>,
     /// Objects' stored blocks afterwards.
@@ -210,14 +212,36 @@ impl Cache {
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
-        // While it can be begun anew: what is published has been written.
-        for object in &frozen.objects {
-            let key = ObjectKey { domain: self.domain, object: object.id };
-            written.blocks.insert(object.id, self.store.attributes(key)?.blocks);
-        }
+        self.read_back(frozen, &mut written)?;
         self.store.publish(frozen.epoch)?;
         self.strike_frozen(frozen);
         Ok(written)
+    }
+
+    /// What the recovery point says of the objects that have changed, while it can be begun anew: what is published has been written. It must be what was
+    /// handed down, whoever did it; but how many pages they have is what the store says.
+    ///
+    /// # Errors
+    /// [`Error::GivenUp`]: of one it says something else.
+    fn read_back(&self, frozen: &mut FrozenEpoch, written: &mut Written) -> Result<()> {
+        let mut wrong = None;
+        for object in &mut frozen.objects {
+            // What has gone bad here since is not what the store is blamed for.
+            self.heal_frozen(frozen.epoch, object)?;
+            let key = ObjectKey { domain: self.domain, object: object.id };
+            let stored = self.store.attributes(key)?;
+            written.blocks.insert(object.id, stored.blocks);
+            // One that could not be cut has the size that it had, and whoever waits for it is told.
+            if !written.half_done.contains(&object.id)
+                && let Some(differs) = object.attributes.unlike(stored)
+            {
+                wrong.get_or_insert((key, differs));
+            }
+        }
+        let Some((key, differs)) = wrong else { return Ok(()) };
+        // Nor which object it is.
+        self.verify_frozen(frozen)?;
+        Err(self.store.give_up(Found::LogicBug, frozen::not_as_handed_down(key, frozen.epoch, &differs)))
     }
 
     /// Whether the store was given what was frozen.
@@ -235,7 +259,7 @@ impl Cache {
                 bad.get_or_insert_with(|| frozen::told("places of pages", differs, frozen.epoch));
             }
         }
-        bad.map_or(Ok(()), |why| Err(self.store.give_up(why)))
+        bad.map_or(Ok(()), |why| Err(self.store.give_up(Found::Scribble, why)))
     }
 
     /// Attributes wait for as long as the pages before them take to be handed down.
@@ -290,10 +314,12 @@ impl Cache {
         self.strike_given(&mut batch.ops);
         let applied = self.store.apply(batch)?;
         if frozen::sum_of_batch(&batch.ops)? != before {
-            return Err(self.store.give_up(frozen::corruption(None, "operations that the store is given")));
+            let why = frozen::corruption(None, "operations that the store is given");
+            return Err(self.store.give_up(Found::Scribble, why));
         }
         written.identities.extend(applied.written.into_iter().map(|(id, index, identity)| ((id, index), identity)));
         written.rejected.extend(applied.rejected);
+        written.half_done.extend(applied.passed_over.iter().map(|(id, _)| *id));
         written.passed_over.extend(applied.passed_over);
         written.lost.extend(applied.lost);
         batch.ops.clear();

@@ -4,7 +4,7 @@
 
 use crate::involved::Operation;
 use holdfast_integrity::crc64;
-use holdfast_object::{Corruption, Epoch, Error, ObjectId, Op, PageIndex, PinnedPage, Place, Result};
+use holdfast_object::{Corruption, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Place, Result};
 use std::ops::Deref;
 
 /// Takes a number into a sum. Another number in one place is another sum, always.
@@ -30,6 +30,17 @@ pub(crate) fn corruption(object: Option<ObjectId>, what: &str) -> Corruption {
 /// The same, with what it is and was, and for which epoch it was last changed legally.
 pub(crate) fn told(what: &str, differs: String, epoch: Epoch) -> Corruption {
     Corruption { got: format!("{differs}, last changed legally for epoch {epoch}"), ..corruption(None, what) }
+}
+
+/// A record says in these fields something else than was handed down.
+pub(crate) fn not_as_handed_down(key: ObjectKey, epoch: Epoch, differs: &str) -> Corruption {
+    let got = format!("not so: {differs} (a logic bug, to be reported; nothing of the epoch is a recovery point)");
+    Corruption {
+        place: Place { object: Some(key), ..Place::default() },
+        what: format!("audit of epoch {epoch}: \"attributes\""),
+        expected: "attributes as they were handed down, in the records of the recovery point".into(),
+        got,
+    }
 }
 
 /// In which operation those that have gone bad differ first.

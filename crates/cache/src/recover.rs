@@ -8,8 +8,8 @@ use crate::session::Sessions;
 use crate::state::State;
 use crate::{Cache, Options};
 use holdfast_object::{
-    Applied, Arena, Batch, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, Place,
-    Result,
+    Applied, Arena, Batch, Clock, DomainId, Epoch, Error, Found, Kind, ObjectId, ObjectKey, ObjectStore, Op, PageIndex,
+    Place, Result,
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
@@ -176,7 +176,8 @@ fn replay(
         let applied = apply(&mut batch)?;
         if sum_of(&batch)? != before {
             // The next recovery point would make the log obsolete, which still has what it was.
-            return Err(store.give_up(frozen::corruption(None, "operations of the intent log that are replayed")));
+            return Err(store
+                .give_up(Found::Scribble, frozen::corruption(None, "operations of the intent log that are replayed")));
         }
         let mut passed_over = applied.passed_over;
         let is_at = |page: &(ObjectId, PageIndex)| applied.written.iter().any(|(id, index, _)| page == &(*id, *index));

@@ -69,6 +69,12 @@ impl SealedAttributes {
         }
     }
 
+    /// In which fields the store has something else, but for the pages, which it counts.
+    pub(crate) fn unlike(&self, mut stored: Attributes) -> Option<String> {
+        stored.blocks = self.newest.blocks;
+        (stored != self.newest).then(|| differs(&self.newest, &stored))
+    }
+
     /// Changes both. Where both are bad they stay so.
     pub(crate) fn change(&mut self, change: impl Fn(&mut Attributes)) {
         let _both_bad = self.heal();

@@ -19,7 +19,7 @@ pub use policy::Policy;
 
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, Mending,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, Found, FrameMut, LogBatch, LoggedPage, Mending,
     ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Place, Placement, PolicyId,
     Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId,
     SnapshotInfo, StoreStatus, Timestamp,
@@ -206,9 +206,9 @@ impl ObjectStore for Logical {
         self.modules.iter().try_for_each(|module| module.prepare(epoch))
     }
 
-    fn give_up(&self, why: Corruption) -> Error {
+    fn give_up(&self, found: Found, why: Corruption) -> Error {
         let given_up = Error::GivenUp(Box::new(why.clone()));
-        self.modules.iter().fold(given_up, |_, module| module.give_up(why.clone()))
+        self.modules.iter().fold(given_up, |_, module| module.give_up(found, why.clone()))
     }
 
     fn suspects(&self) -> Vec<ObjectKey> {

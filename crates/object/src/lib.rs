@@ -43,7 +43,7 @@ pub use snapshot::{
 };
 pub use space::{Purpose, Space};
 pub use store::{
-    Applied, LogBatch, LoggedPage, Mending, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters,
+    Applied, Found, LogBatch, LoggedPage, Mending, ObjectStore, PageSource, Placement, RecoveredBatch, StoreCounters,
     StoreStatus, VerifiedBy,
 };
 

@@ -249,9 +249,9 @@ pub trait ObjectStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<PageIndex>>;
 
-    /// What the caller has had applied for the next recovery point has gone bad in the caller's memory: none is made of it. Gives the
-    /// [`Error::GivenUp`] that all answer from then on; see [`ObjectStore::begin_anew`].
-    fn give_up(&self, why: Corruption) -> Error;
+    /// What the caller has had applied for the next recovery point is not what it was to be: none is made of it. It is about the object of its place, if
+    /// that says one. Gives the [`Error::GivenUp`] that all answer from then on; see [`ObjectStore::begin_anew`].
+    fn give_up(&self, found: Found, why: Corruption) -> Error;
 
     /// After [`Error::GivenUp`] for a logic bug, and before [`ObjectStore::begin_anew`]: the objects that it is about, as far as the store can tell, for the
     /// report. None after anything else.
@@ -311,6 +311,15 @@ pub trait ObjectStore: Send + Sync {
 
     /// The store is left in order: nothing is open, the log is empty.
     fn close(&self) -> Result<()>;
+}
+
+/// What a caller gives up an epoch for: it is counted as what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It has gone bad in the caller's memory.
+    Scribble,
+    /// Somebody who may has done the wrong thing.
+    LogicBug,
 }
 
 /// What has become of a page that [`ObjectStore::mend`] was given.

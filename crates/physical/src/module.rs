@@ -18,10 +18,10 @@ use crate::tree::Trees;
 use holdfast_guard as guard;
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Arena, Attributes, Batch, Clock, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage,
-    Mending, ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose,
-    RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
-    StoreStatus, Timestamp, VerifiedBy,
+    Applied, Arena, Attributes, Batch, Clock, Corruption, DomainId, Epoch, Error, Found, FrameMut, LogBatch,
+    LoggedPage, Mending, ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement,
+    Purpose, RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId,
+    SnapshotInfo, StoreStatus, Timestamp, VerifiedBy,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustc_hash::FxHashMap;
@@ -501,8 +501,14 @@ impl ObjectStore for Module {
         self.prepare_epoch(epoch)
     }
 
-    fn give_up(&self, why: Corruption) -> Error {
-        self.disk().counters.scribbled();
+    fn give_up(&self, found: Found, why: Corruption) -> Error {
+        match found {
+            Found::Scribble => self.disk().counters.scribbled(),
+            Found::LogicBug => {
+                self.disk().counters.audit_failed();
+                self.disk().suspect(why.place.object.into_iter().collect());
+            }
+        }
         self.disk().give_up(why)
     }
 

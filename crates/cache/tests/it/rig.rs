@@ -1,5 +1,6 @@
 //! A cache on a physical module on a memory device, that can lose its power.
 
+use crate::wrong::Wrong;
 use holdfast_block::MemoryDevice;
 use holdfast_cache::{Cache, Options, Recovered};
 use holdfast_integrity::{Algorithm, Protection};
@@ -17,6 +18,8 @@ pub(crate) struct Rig {
     pub(crate) cache: Cache,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) module: Arc<Module>,
+    /// Between both.
+    pub(crate) store: Arc<Wrong>,
     /// What opening found.
     pub(crate) recovered: Recovered,
 }
@@ -80,10 +83,11 @@ impl Rig {
         let arena = Arena::new(frames, 64 << 10).unwrap();
         let module = Module::open(front, arena.clone(), clock.clone(), options).unwrap();
         let module = Arc::new(module);
-        let store = Arc::new(Logical::assemble(vec![module.clone()]).unwrap());
+        let store = Arc::new(Wrong::new(Arc::new(Logical::assemble(vec![module.clone()]).unwrap())));
+        let options = Options::for_frames(frames);
         let (cache, recovered) =
-            Cache::open(store, arena.clone(), clock.clone(), DomainId::MAIN, Options::for_frames(frames)).unwrap();
-        Rig { device, arena, cache, clock, module, recovered }
+            Cache::open(store.clone(), arena.clone(), clock.clone(), DomainId::MAIN, options).unwrap();
+        Rig { device, arena, cache, clock, module, store, recovered }
     }
 
     /// The power fails: memory is gone, the device has what was written.

@@ -4,7 +4,7 @@
 use holdfast_block::{Device, Error as BlockError, Filter, MemoryDevice};
 use holdfast_integrity::Protection;
 use holdfast_object::{
-    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, FrameMut, LogBatch, LoggedPage, Mending,
+    Applied, Attributes, Batch, Corruption, DomainId, Epoch, Error, Found, FrameMut, LogBatch, LoggedPage, Mending,
     ObjectChange, ObjectId, ObjectKey, ObjectStore, Op, PageIndex, PageRef, PageSource, Placement, Purpose,
     RecoveredBatch, Result, ScrubCursor, ScrubStep, Seek, SnapshotCount, SnapshotDeletion, SnapshotId, SnapshotInfo,
     StoreStatus, Timestamp,
@@ -288,8 +288,8 @@ impl ObjectStore for Between {
         self.module.changed_pages(key, states, first, limit)
     }
 
-    fn give_up(&self, why: Corruption) -> Error {
-        self.module.give_up(why)
+    fn give_up(&self, found: Found, why: Corruption) -> Error {
+        self.module.give_up(found, why)
     }
 
     fn suspects(&self) -> Vec<ObjectKey> {

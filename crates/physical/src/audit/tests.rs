@@ -15,7 +15,7 @@ use crate::words::CHUNK_WORDS;
 use changes::births_of;
 use holdfast_integrity::{Checksum, StoredSums};
 use holdfast_object::{
-    AttrSet, Attributes, Batch, Class, DomainId, Kind, LogBatch, ObjectId, ObjectStore, Op, Side, Timestamp,
+    AttrSet, Attributes, Batch, Class, DomainId, Found, Kind, LogBatch, ObjectId, ObjectStore, Op, Side, Timestamp,
 };
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;

@@ -39,7 +39,7 @@ fn what_pointers_are_counted_by_follows_the_newest_snapshot() {
     create(&rig, "second");
     is_counted_under_the_newest(&rig, epoch);
     let why = Corruption { place: Place::default(), what: "it".into(), expected: "one".into(), got: "two".into() };
-    rig.module.give_up(why);
+    rig.module.give_up(Found::Scribble, why);
     rig.module.begin_anew().unwrap();
     is_counted_under_the_newest(&rig, first_epoch);
     let second = create(&rig, "second");
