@@ -159,12 +159,12 @@ impl Rings {
         bytes: &mut [u8],
         error: Error,
     ) -> Result<Unread, Error> {
-        self.fails_there_only(error)?;
+        fails_there_only(&*self.device, 0, error)?;
         let mut unread = Unread::default();
         let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
         for (block, position) in blocks.iter_mut().zip(positions) {
             if let Err(error) = self.read(area, position, block) {
-                let error = self.fails_there_only(error)?;
+                let error = fails_there_only(&*self.device, 0, error)?;
                 let (device, at) = (self.device.name(), self.block(area, position));
                 tracing::warn!(device, block = at, %error, "a block of the log cannot be read: it counts as damaged");
                 block.fill(0);
@@ -173,13 +173,45 @@ impl Rings {
         }
         Ok(unread)
     }
+}
 
-    /// That a read has failed because of its blocks. If the labels cannot be read either, it is the device that has failed.
-    fn fails_there_only(&self, error: Error) -> Result<Error, Error> {
-        let is_of_read = is_of_read(&error);
-        let mut block = [0; BLOCK_SIZE];
-        let mut can_read = |at| self.device.read(at, &mut [IoSliceMut::new(&mut block)]).is_ok();
-        if is_of_read && [0, LABELS_BLOCKS - 1].into_iter().any(&mut can_read) { Ok(error) } else { Err(error) }
+/// Reads blocks of any of the set's devices, whose labels begin there. Gives which of them could be read; the others are zeros.
+///
+/// # Errors
+/// The device is not there, or gives nothing at all.
+pub(super) fn read_those_that_can_be(
+    device: &dyn Device,
+    labels: u64,
+    first: u64,
+    bytes: &mut [u8],
+) -> Result<Vec<bool>, Error> {
+    let Err(error) = device.read(first, &mut [IoSliceMut::new(bytes)]) else {
+        return Ok(vec![true; bytes.len() / BLOCK_SIZE]);
+    };
+    fails_there_only(device, labels, error)?;
+    let mut could = Vec::with_capacity(bytes.len() / BLOCK_SIZE);
+    let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
+    for (block, at) in blocks.iter_mut().zip(first..) {
+        let read = device.read(at, &mut [IoSliceMut::new(block)]);
+        could.push(read.is_ok());
+        if let Err(error) = read {
+            let error = fails_there_only(device, labels, error)?;
+            tracing::warn!(device = device.name(), block = at, %error, "a block cannot be read");
+            block.fill(0);
+        }
+    }
+    Ok(could)
+}
+
+/// That a read has failed because of its blocks. If the labels, which begin there, cannot be read either, it is the device that has failed.
+fn fails_there_only(device: &dyn Device, labels: u64, error: Error) -> Result<Error, Error> {
+    let is_of_read = is_of_read(&error);
+    let mut block = [0; BLOCK_SIZE];
+    let mut can_read = |at| device.read(at, &mut [IoSliceMut::new(&mut block)]).is_ok();
+    if is_of_read && [labels, labels + LABELS_BLOCKS - 1].into_iter().any(&mut can_read) {
+        Ok(error)
+    } else {
+        Err(error)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::Error;
 use super::at::{Kept, is_good};
-use super::format::{GROUP_BLOCKS, GroupSums, State, sums};
-use super::ring::Area;
+use super::format::{GROUP_BLOCKS, GroupSums, Label, State, sums};
+use super::ring::{Area, read_those_that_can_be};
 use super::staging::Backup;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Operation};
@@ -22,14 +22,17 @@ pub(super) struct SumsReader {
 }
 
 impl SumsReader {
-    /// The checksums of a group as they are in their place; `None` if they are damaged.
+    /// The checksums of a group as they are in their place; `None` if they are damaged, or cannot be read.
     pub(super) fn read(&mut self, backup: &Backup, group: u64) -> Result<Option<Box<GroupSums>>, crate::Error> {
         let has =
             |(first, bytes): &(u64, AlignedBuf)| (*first..first + (bytes.len() / BLOCK_SIZE) as u64).contains(&group);
         if !self.window.as_ref().is_some_and(has) {
             let count = WINDOW_BLOCKS.min(backup.groups() - group);
             let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-            backup.labels.device.read(backup.sums_block(group), &mut [IoSliceMut::new(&mut bytes)])?;
+            let (device, labels) =
+                (&*backup.labels.device, Label::area(backup.label().role, backup.label().device_blocks));
+            // Zeros are no checksums.
+            read_those_that_can_be(device, labels, backup.sums_block(group), &mut bytes)?;
             self.window = Some((group, bytes));
         }
         let Some((first, bytes)) = &self.window else { return Ok(None) };
@@ -173,7 +176,7 @@ pub(super) struct Base {
 pub(super) struct Based {
     /// Block of the device; none if it is zeros, and not in its place yet.
     pub(super) block: Option<u64>,
-    /// `None` if its checksum is damaged itself.
+    /// `None` if its checksum is damaged itself, or cannot be read.
     pub(super) sum: Option<u64>,
 }
 

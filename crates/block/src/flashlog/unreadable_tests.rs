@@ -1,5 +1,6 @@
 //! A block of the log that cannot be read is as one that is damaged: made good from whoever has it, lost, or stepped in front of.
 use super::backup_tests::{BLOCKS, Set, contents};
+use super::format::GROUP_BLOCKS;
 use super::kept_tests::made_anew;
 use super::lost_tests::{DATA, is_damaged};
 use super::tests::{Unreadable, block, get, options, put};
@@ -7,7 +8,7 @@ use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Where the log's pages are.
 const META: std::ops::Range<u64> = 256..512;
@@ -388,4 +389,73 @@ fn a_full_log_lets_go_of_pages_that_cannot_be_read_and_all_counts_as_changed() {
     assert_eq!(device.status().changed_blocks, BLOCKS);
     device.backup(set.backup.clone()).unwrap();
     assert!(contents(&*set.backup) == contents(&device) && device.status().changed_blocks == 0);
+}
+
+/// When this block of it is read, it cannot be read at all any more.
+struct Dying {
+    below: Arc<MemoryDevice>,
+    at: u64,
+    is_dead: AtomicBool,
+}
+
+impl Dying {
+    fn at(below: &Arc<MemoryDevice>, at: u64) -> Arc<Dying> {
+        Arc::new(Dying { below: Arc::clone(below), at, is_dead: AtomicBool::new(false) })
+    }
+}
+
+impl Filter for Dying {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let length_bytes: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let is_hit = (first..first + length_bytes / BLOCK_SIZE as u64).contains(&self.at);
+        if self.is_dead.fetch_or(is_hit, Ordering::Relaxed) || is_hit {
+            let (device, source) = (self.below.name().into(), Arc::new(std::io::Error::from_raw_os_error(libc::EIO)));
+            let (operation, first) = (Operation::Read, Some(first));
+            return Err(crate::Error::Io { device, operation, first, length_bytes, source });
+        }
+        self.below.read(first, bufs)
+    }
+}
+
+#[test]
+fn checksums_of_a_backup_that_cannot_be_read_are_as_damaged_ones() {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    let at = BLOCKS + 1;
+    let had = contents(&*set.backup);
+    put(&device, 600, 2000).unwrap();
+    device.flush().unwrap();
+    let unknown = verify_backup(Unreadable::at(&set.backup, at)).unwrap();
+    assert_eq!((unknown.damaged.len(), unknown.unknown.len()), (0, 1));
+    assert_eq!(unknown.unknown[0], GROUP_BLOCKS..2 * GROUP_BLOCKS);
+    // Main made anew only if that is accepted.
+    for accept_damage in [false, true] {
+        let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: false, accept_damage };
+        let (main, log) = (Arc::new(MemoryDevice::new(set.main.blocks())), copy(&set.log));
+        match rebuild_at(Unreadable::at(&set.backup, at), log.clone(), main.clone(), &how) {
+            Err(error) => assert!(!accept_damage && error.to_string().contains("read"), "{error}"),
+            Ok(_) => {
+                assert!(accept_damage);
+                let (made, _) = Flashlog::open(main, log, &options(Mode::Synchronous)).unwrap();
+                assert!(contents(&made) == contents(&device));
+            }
+        }
+    }
+    // A scrub makes them anew, and so does the next backup.
+    let backup = Unreadable::at(&copy(&set.backup), at);
+    assert!(device.scrub(backup.clone()).unwrap().is_good());
+    assert_eq!(backup.at.load(Ordering::Relaxed), u64::MAX, "written again");
+    let backup = Unreadable::at(&set.backup, at);
+    device.backup(backup.clone()).unwrap();
+    assert_eq!(backup.at.load(Ordering::Relaxed), u64::MAX, "written again");
+    assert!(contents(&*set.backup) == contents(&device) && contents(&*set.backup) != had);
+    assert!(verify_backup(set.backup.clone()).unwrap().is_good());
+    // But not of a device of which nothing can be read.
+    put(&device, 600, 2001).unwrap();
+    let had = contents(&*set.backup);
+    let refused = device.backup(Dying::at(&set.backup, at)).unwrap_err();
+    assert!(refused.to_string().contains("os error 5") && contents(&*set.backup) == had, "{refused}");
 }

@@ -20,7 +20,7 @@ pub struct Verified {
     pub blocks: u64,
     /// Addresses of blocks that are not as they were written, or cannot be read.
     pub damaged: Vec<Range<u64>>,
-    /// Addresses of blocks whose checksum is damaged itself: nothing is known of them.
+    /// Addresses of blocks whose checksum is damaged itself, or cannot be read: nothing is known of them.
     pub unknown: Vec<Range<u64>>,
 }
 
