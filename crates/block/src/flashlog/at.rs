@@ -124,6 +124,11 @@ impl Kept {
         })
     }
 
+    /// A block that is to be found at this position.
+    pub(super) fn at(address: u64, position: u64, sum: u64) -> Kept {
+        Kept { address, packed: position << 1 | 1, sum }
+    }
+
     /// Position of its data; none if it is zeros.
     pub(super) fn position(&self) -> Option<u64> {
         (self.packed & 1 == 1).then_some(self.packed >> 1)

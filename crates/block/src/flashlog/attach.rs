@@ -13,10 +13,10 @@ use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, R
 use super::kept::Looked;
 use super::labels::Labelled;
 use super::open::{End, Found};
-use super::ring::{Area, Rings};
+use super::ring::{Area, Rings, read_those_that_can_be};
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::sync::Arc;
 
 /// Blocks that go to the log at once: 1 MiB, with one page.
@@ -41,7 +41,8 @@ pub enum Attached {
         blocks: u64,
         /// Blocks that it had lost of what it keeps for the backup, and that are good again.
         mended_blocks: u64,
-        /// Blocks that it had lost, and that main has not as they were either. The status tells of them from now on.
+        /// Blocks that it had lost, and that main has not as they were either, or that main has written alone and cannot read. The status
+        /// tells of them from now on.
         lost_blocks: u64,
     },
     /// The one that it had, which has no room for what has changed: the next backup copies so many blocks of changed regions.
@@ -63,7 +64,7 @@ struct Joining {
     barrier: u64,
     generation: u64,
     blocks: u64,
-    /// Blocks that it had lost, of what it keeps.
+    /// Blocks that it had lost, of what it keeps, and that are lost of what it gets.
     looked: Looked,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
     is_end_unread: bool,
@@ -294,9 +295,11 @@ impl Alone {
 }
 
 impl Joining {
-    /// Copies what is marked from main to the log. Whether there was room.
+    /// Copies what is marked from main to the log. Whether there was room. What main cannot read of it is lost, and the log says so by checksums
+    /// that its data has not: no main is made anew without it, and no backup made, as if it had not been written.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
         let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
+        let device_blocks = alone.marks.lock().labels.label.device_blocks;
         let mut at = 0;
         if options.order == Order::AttachSkipsBlock {
             at = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
@@ -319,14 +322,26 @@ impl Joining {
             }
             at = last + count;
             let part = &mut bytes[..(at - first) as usize * BLOCK_SIZE];
-            alone.main.read(first, &mut [IoSliceMut::new(part)])?;
+            // What is between them need not be readable.
+            let could = read_those_that_can_be(&*alone.main, Label::area(Role::Main, device_blocks), first, part)?;
             // Of what nobody has, an older version is none for the log.
             for (run, count) in alone.without_bad(runs) {
-                let from = (run - first) as usize * BLOCK_SIZE;
-                let written = &part[from..from + count as usize * BLOCK_SIZE];
-                let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, count as usize, &memory);
-                batch.push((run, Arc::new(chunk)));
-                gathered += count;
+                let mut from = (run - first) as usize;
+                for some in could[from..from + count as usize].chunk_by(|a, b| a == b) {
+                    let written = &part[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE];
+                    let chunk = match some[0] {
+                        true => Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory),
+                        false => Chunk::lost(some.len()),
+                    };
+                    let address = first + from as u64;
+                    if !some[0] {
+                        let lost = (address..).zip(self.next.data + gathered..).zip(chunk.sums());
+                        self.looked.lost.extend(lost.map(|((address, data), sum)| Kept::at(address, data, *sum)));
+                    }
+                    batch.push((address, Arc::new(chunk)));
+                    from += some.len();
+                    gathered += some.len() as u64;
+                }
             }
         }
     }

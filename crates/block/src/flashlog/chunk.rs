@@ -124,6 +124,12 @@ impl Chunk {
         Chunk { bytes: AlignedBuf::zeroed(0), sums: Vec::new(), zeros: Some(zeros), memory: Arc::default() }
     }
 
+    /// Blocks that nobody has: whoever reads and verifies them finds damage.
+    pub(super) fn lost(blocks: usize) -> Chunk {
+        let (bytes, sums) = (AlignedBuf::zeroed(blocks * BLOCK_SIZE), vec![!zero_sum(); blocks]);
+        Chunk { bytes, sums, zeros: None, memory: Arc::default() }
+    }
+
     /// If it is zeros.
     pub(super) fn as_zeros(&self) -> Option<Zeros> {
         self.zeros

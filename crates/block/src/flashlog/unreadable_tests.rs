@@ -459,3 +459,69 @@ fn checksums_of_a_backup_that_cannot_be_read_are_as_damaged_ones() {
     let refused = device.backup(Dying::at(&set.backup, at)).unwrap_err();
     assert!(refused.to_string().contains("os error 5") && contents(&*set.backup) == had, "{refused}");
 }
+
+/// Main alone, which has written these blocks without its log, and of which block 21 cannot be read any more.
+fn alone_without_21(set: &Set, device: Flashlog, written: &[u64]) -> (Lasting, Arc<Unreadable>) {
+    let mode = device.options.mode;
+    let lasting = Lasting::of(device, Policy::default());
+    lasting.detach_log().unwrap();
+    written.iter().for_each(|at| put(&lasting, *at, 2000 + at).unwrap());
+    lasting.settle().unwrap();
+    drop(lasting);
+    let main = Unreadable::at(&set.main, 21);
+    (Lasting::open_alone(main.clone(), &options(mode), Policy::default(), false).unwrap(), main)
+}
+
+#[test]
+fn a_log_comes_back_to_a_main_that_cannot_read_a_block_beside_what_it_has_written() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (set, device) = Set::in_mode(mode);
+        let (alone, _) = alone_without_21(&set, device, &[20, 22]);
+        let attached = alone.attach_log(set.log.clone()).unwrap();
+        assert_eq!(attached, Attached::Back { blocks: 2, mended_blocks: 0, lost_blocks: 0 });
+        let device = alone.set().unwrap();
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&*set.main), "{mode:?}");
+        put(&*device, 3, 900).unwrap();
+        device.settle().unwrap();
+        drop((alone, device));
+        assert!(made_anew(&set) == contents(&*set.main), "{mode:?}");
+    }
+}
+
+#[test]
+fn what_main_has_written_alone_and_cannot_read_is_lost_for_its_log_and_told() {
+    for mode in [Mode::Synchronous, Mode::Asynchronous] {
+        let (set, device) = Set::in_mode(mode);
+        let had = contents(&device);
+        let (alone, main) = alone_without_21(&set, device, &[20, 21, 22, 30]);
+        // A main of which nothing can be read gets no log.
+        let dying = Lasting::open_alone(Dying::at(&set.main, 21), &options(mode), Policy::default(), false).unwrap();
+        let refused = dying.attach_log(copy(&set.log)).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("os error 5"), "{refused}");
+        drop(dying);
+        let attached = alone.attach_log(set.log.clone()).unwrap();
+        assert_eq!(attached, Attached::Back { blocks: 4, mended_blocks: 0, lost_blocks: 1 });
+        drop(alone);
+        for is_written in [false, true] {
+            let (device, _) = Flashlog::open(main.clone(), set.log.clone(), &options(mode)).unwrap();
+            assert_eq!(device.status().damage.main, Bad { blocks: 1, first: 21 }, "{mode:?}");
+            assert!(is_damaged(&device, 21) && get(&device, 20) == block(2020) && get(&device, 22) == block(2022));
+            if is_written {
+                put(&device, 21, 3000).unwrap();
+                device.settle().unwrap();
+                device.backup(set.backup.clone()).unwrap();
+                assert!(contents(&*set.backup) == contents(&device));
+                assert_eq!(device.status().damage, Damage::default(), "{mode:?}");
+                continue;
+            }
+            // Neither the next backup nor a main made anew is as if it had not been written.
+            assert!(device.backup(set.backup.clone()).is_err() && contents(&*set.backup) == had, "{mode:?}");
+            drop(device);
+            let refused = make(&set, u64::MAX, false).map(drop).unwrap_err();
+            assert!(matches!(refused, Error::Damaged { .. }), "{refused}");
+            let (made, rebuilt) = make(&set, u64::MAX, true).unwrap();
+            assert!(made == had && rebuilt.dropped.is_damaged, "{mode:?}");
+        }
+    }
+}
