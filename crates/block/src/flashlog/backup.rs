@@ -658,7 +658,10 @@ impl Flashlog {
         let is_known = is_as_before && head.labels.label.backup_sequence == backup.label().sequence;
         head.labels.label.backup_sequence = backup.label().sequence;
         let is_said = is_known && head.labels.label.durable >= to.page;
-        let done = if is_said { Ok(()) } else { self.write_points(&mut head, applied) };
+        let done = match is_said {
+            true => Ok(()),
+            false => self.check_head(&head).and_then(|()| self.write_points(&mut head, applied)),
+        };
         drop(head);
         Ok(self.heed(done)?)
     }

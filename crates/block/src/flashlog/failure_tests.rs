@@ -1,10 +1,14 @@
 //! Failures at moments that are hard to meet: while somebody waits, while a ring is full, while something else is being mended.
+use super::backup_tests::Set;
 use super::catch_up::Pace;
 use super::tests::{Unplugged, block, get, names, open, options, put};
 use super::*;
-use crate::{BLOCK_SIZE, Device, MemoryDevice};
+use crate::nbd::{Context, Extents};
+use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice};
+use parking_lot::Mutex;
+use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -321,4 +325,76 @@ fn a_main_whose_flush_has_failed_is_not_asked_again() {
     assert!(device.catch_up_to_durable().is_err());
     failing.left.store(1000, Ordering::Relaxed);
     assert!(device.catch_up_to_durable().is_err() && device.behind_blocks() == 1);
+}
+
+#[test]
+fn main_that_fails_while_somebody_asks_what_the_backup_lacks_has_failed() {
+    let (main, log) = set(256);
+    let failing = Unplugged::after(&main, 1000);
+    let options = Options { memory_blocks: u64::MAX, ..options(Mode::Asynchronous) };
+    let device = Flashlog::open(failing.clone(), log, &options).unwrap().0;
+    failing.left.store(0, Ordering::Relaxed);
+    let has_failed = (0..5000).any(|number| {
+        put(&device, number % 256, number).expect("the one who asks finds out");
+        // That is no answer to what was asked.
+        device.extent(Context::BackUp, 0, 256).unwrap();
+        device.latch.cause().is_some()
+    });
+    assert!(has_failed);
+}
+
+/// A backup; its set stops at one of the writes to it and flushes of it.
+struct Stopping {
+    set: Arc<Flashlog>,
+    backup: Arc<MemoryDevice>,
+    log: Arc<MemoryDevice>,
+    left: AtomicI64,
+    log_had: Mutex<Vec<u8>>,
+}
+
+impl Stopping {
+    fn count(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let (device, reason) = ("stopped".into(), "it has stopped");
+            assert!(self.set.latch.close(&crate::Error::Unsuitable { device, reason }));
+            *self.log_had.lock() = self.log.snapshot();
+        }
+    }
+}
+
+impl Filter for Stopping {
+    fn below(&self) -> &dyn Device {
+        &*self.backup
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        self.backup.write(first, bufs)?;
+        self.count();
+        Ok(())
+    }
+
+    fn on_flush(&self) -> Result<(), crate::Error> {
+        self.backup.flush()?;
+        self.count();
+        Ok(())
+    }
+}
+
+#[test]
+fn a_backup_of_a_set_that_stops_meanwhile_writes_nothing_to_its_log() {
+    // Another set may go on with it.
+    for requests in 1.. {
+        let (Set { log, backup, .. }, device) = Set::in_mode(Mode::Synchronous);
+        let device = Arc::new(device);
+        put(&*device, 3, 700).unwrap();
+        device.flush().unwrap();
+        let (left, log_had) = (AtomicI64::new(requests), Mutex::default());
+        let stopping = Arc::new(Stopping { set: device.clone(), backup, log: log.clone(), left, log_had });
+        let done = device.backup(stopping.clone());
+        if stopping.left.load(Ordering::Relaxed) > 0 {
+            assert!(done.is_ok() && requests > 5, "{requests}");
+            break;
+        }
+        assert!(log.snapshot() == *stopping.log_had.lock(), "after {requests} requests: {done:?}");
+    }
 }

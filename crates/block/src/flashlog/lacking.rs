@@ -27,12 +27,13 @@ impl Flashlog {
     /// Brings up to now what is known of the blocks that the backup lacks. `None`: there is no backup that could have any.
     fn lacking<T>(&self, ask: impl FnOnce(&Regions) -> T) -> Result<Option<T>, Error> {
         let mut known = self.lacking.lock();
+        // What is only in memory is to be seen as well. There is an answer also if that fails; the set has stopped then, as after a write.
+        if self.latch.cause().is_none() {
+            let appended = self.append(&mut self.head.lock(), false);
+            let _ = self.heed(appended);
+        }
         let (label, keep, next, changed) = {
-            let mut head = self.head.lock();
-            // What is only in memory is to be seen as well. A failure is for those who write.
-            if self.latch.cause().is_none() {
-                let _ = self.append(&mut head, false);
-            }
+            let head = self.head.lock();
             let Some(keep) = head.keep else { return Ok(None) };
             let label = head.labels.label.clone();
             let is_known = known.as_ref().is_some_and(|known| known.from == keep && known.map == map_of(&label));
