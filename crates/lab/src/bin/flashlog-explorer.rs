@@ -59,9 +59,10 @@ fn main() -> ExitCode {
     let [once, twice, thrice] = report.killed;
     println!(
         "a process had been killed before, and another one had gone on with what it left, in {} (in {twice} two, in {thrice} three); main \
-         was taken up alone in {}",
+         was taken up alone in {}; the log had been pulled out before in {}",
         once + twice + thrice,
-        report.taken_up_alone
+        report.taken_up_alone,
+        report.killed_without_log
     );
     let [main, log, backup] = report.lost;
     println!(

@@ -2,10 +2,12 @@
 
 use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start, contents};
 use super::lost::Recovered;
-use super::state::{Images, Seen, back_up, is_whole, judge, judge_backup, judge_main, last, nearest, rebuild};
+use super::state::{
+    Images, Seen, back_up, is_whole, judge, judge_backup, judge_disk, judge_main, last, nearest, rebuild,
+};
 use super::watch::{LOG, Mishap, Moment, Progress, Watched};
 use crate::numbered::block;
-use holdfast_block::flashlog::{self, Attached, Error, Flashlog, Lasting, Opened, Policy, Uuid};
+use holdfast_block::flashlog::{self, Attached, Condition, Error, Flashlog, Lasting, Opened, Policy, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -22,11 +24,14 @@ pub(super) fn policy() -> Policy {
 }
 
 /// A life of such a set. With a loss, the log is pulled out at that request, and put back when it is attached again: at once, if the set takes no
-/// changes without it.
+/// changes without it, and when a process that follows a killed one does not come up without it.
 pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
     let watched = Watched::of_life(start, mishap);
     let [main, log, backup] = Watched::devices(&watched);
-    let open = || open(&main, &log, &start.options, watched.now().is_new);
+    let open = || match watched.has_lost(LOG) && says_alone(&*main) {
+        true => Lasting::open_alone(Arc::clone(&main), &start.options, policy(), false),
+        false => open(&main, &log, &start.options, watched.now().is_new),
+    };
     let mut trace = Vec::new();
     let (mut writes, mut next_content) = (Vec::new(), start.next_content);
     match watched.taken_up(open) {
@@ -48,12 +53,13 @@ pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pc
             };
             for step in 0..steps {
                 watched.progress(|progress| progress.step = step);
-                let text = match changing.act(rng) {
-                    _ if watched.is_killed() => changing.take_up(watched.taken_up(open))?,
-                    done => match done? {
-                        Some(text) => text,
-                        None => changing.put_back()?,
-                    },
+                let done = match changing.act(rng) {
+                    Ok(None) if !watched.is_killed() => changing.put_back().map(Some),
+                    done => done,
+                };
+                let text = match done {
+                    _ if watched.is_killed() => changing.take_up(started_again(watched, open))?,
+                    done => done?.unwrap_or_default(),
                 };
                 watched.note();
                 trace.push(format!("{step}: {text}; {} blocks written", changing.writes.len()));
@@ -64,6 +70,17 @@ pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pc
         Err(error) => return Err(format!("opening: {error}")),
     }
     Ok(Life { is_lasting: true, ..Life::recorded(start, &watched, mishap, writes, next_content, trace) })
+}
+
+/// The next process. If it does not come up without the log, which was pulled out before the last one was killed, that is put back.
+fn started_again(watched: &Watched, open: impl Fn() -> Result<Lasting, Error>) -> Result<Lasting, Error> {
+    match watched.taken_up(&open) {
+        Err(_) if watched.has_lost(LOG) => {
+            watched.put_back();
+            watched.taken_up(open)
+        }
+        opened => opened,
+    }
 }
 
 /// As a server is started: with the log, or main alone if it says so. With `is_new`, the log may have the beginnings of a new one.
@@ -80,6 +97,11 @@ pub(super) fn open(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Main's label does: it can be served without a log that is not there.
+fn says_alone(main: &dyn Device) -> bool {
+    matches!(flashlog::inspect(main), Ok(Some(label)) if label.condition == Condition::Alone)
 }
 
 fn is_alone(error: &Error) -> bool {
@@ -151,8 +173,12 @@ impl Changing<'_> {
 
     /// Another process has opened what the killed one has left: a state that there was, with all that was flushed.
     fn take_up(&mut self, opened: Result<Lasting, Error>) -> Result<String, String> {
+        let was_rescued = self.set.set().is_none();
         self.set = opened.map_err(says("opened by the next process"))?;
         let found = contents(&self.set)?;
+        if self.watched.has_lost(LOG) && !was_rescued && self.set.set().is_none() {
+            self.as_disk(&found).map_err(|what| format!("what the next process finds, alone: {what}"))?;
+        }
         let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
             .map_err(|what| format!("what the next process finds: {what}"))?;
         self.writes.truncate(there);
@@ -166,6 +192,18 @@ impl Changing<'_> {
             self.watched.progress(|progress| progress.is_new = false);
         }
         Ok(format!("killed, and taken up by the next process{}", if is_alone { ", alone" } else { "" }))
+    }
+
+    /// The killed one was about to bring to main, which says that it is alone, what had been answered: until that is there, main is as a disk.
+    /// What it has is as if that had been written last; the log may have more, which a backup may come past when it is back.
+    fn as_disk(&mut self, found: &[u64]) -> Result<(), String> {
+        let on_main: Vec<Option<u64>> = found.iter().copied().map(Some).collect();
+        judge_disk(&self.start.contents, &self.writes, self.watched.now().flushed, &on_main)?;
+        let mut now = self.start.contents.clone();
+        self.writes.iter().for_each(|(at, content)| now[*at] = *content);
+        let differs = (0..BLOCKS).filter(|at| now[*at] != found[*at]);
+        self.writes.extend(differs.map(|at| (at, found[at])));
+        Ok(())
     }
 
     /// So many of the writes are durable; `on_main` if main alone has them.

@@ -155,6 +155,8 @@ pub(super) struct Life {
     pub(super) flushes: [Vec<u64>; 3],
     /// Which of them failed, and the moment.
     pub(super) lost: Option<(Loss, usize)>,
+    /// Which of all requests told of it.
+    pub(super) lost_request: Option<u64>,
     /// The moments at which processes were killed.
     pub(super) killed: Vec<usize>,
     pub(super) options: flashlog::Options,
@@ -229,6 +231,7 @@ impl Life {
             requests: watched.requests(),
             flushes: watched.flushes(),
             lost: mishap.loss().zip(watched.lost_at()),
+            lost_request: watched.lost_request(),
             killed: watched.killed_at(),
             options: start.options.clone(),
             plant: start.plant,

@@ -13,7 +13,7 @@
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
 //! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
 //! for good at one of its requests; or with a process that is killed at one, and another one that takes up what it left in the devices and their
-//! caches, of which a power cut takes what was not flushed since.
+//! caches, of which a power cut takes what was not flushed since; or, of a set that outlasts its log, with both.
 
 pub mod flips;
 pub mod large;
@@ -55,6 +55,10 @@ const STATES_OF_A_KILL: usize = 12;
 const KILLS_MOST: usize = 3;
 /// A process that takes up what another one left is killed within so many requests.
 const KILLED_AGAIN_WITHIN: u64 = 60;
+/// Of so many lives whose processes are killed, one more has lost its log before, if the set outlasts that.
+const LOSS_EACH: usize = 2;
+/// The first one is killed within so many requests behind that.
+const KILLED_AFTER_LOSS_WITHIN: u64 = 40;
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -189,6 +193,8 @@ pub struct Report {
     pub killed: [u64; KILLS_MOST],
     /// States after a process found main alone, which a killed one had left.
     pub taken_up_alone: u64,
+    /// States after a process was killed whose log had been pulled out.
+    pub killed_without_log: u64,
     /// States in which main, log or backup had failed before.
     pub lost: [u64; 3],
     /// Of those of the log, the ones in which main had gone on alone.
@@ -346,6 +352,7 @@ struct Tally {
     is_lasting: bool,
     kills: usize,
     is_taken_up_alone: bool,
+    is_killed_without_log: bool,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -360,6 +367,7 @@ impl Tally {
         Tally {
             kills: life.moments[state.moment].progress.kills,
             is_taken_up_alone: life.moments[state.moment].progress.is_taken_up_alone,
+            is_killed_without_log: life.lost.is_some() && life.moments[state.moment].progress.kills > 0,
             is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
@@ -381,6 +389,7 @@ impl Tally {
             report.killed[self.kills - 1] += 1;
         }
         report.taken_up_alone += u64::from(self.is_taken_up_alone);
+        report.killed_without_log += u64::from(self.is_killed_without_log);
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
         report.rebuilt += u64::from(self.is_rebuilt);
@@ -405,7 +414,7 @@ fn states(seed: u64, lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
     }
     for (number, life) in (1..).zip(&lives[1..]) {
         // The set may have been closed before it asked for so much.
-        let Some((_, from)) = life.lost else { continue };
+        let Some((_, from)) = life.lost.filter(|_| life.killed.is_empty()) else { continue };
         states.extend((0..STATES_OF_A_LOSS).map(|_| State::random((number, life), from, rng)));
     }
     let mut of_kills = rng_of_kills(seed);
@@ -497,9 +506,39 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
         let life = lasting::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
+    lives.extend(killed_without_log(seed, options, &start, (requests, &begin))?);
     for kills in kills(seed, options, &lives[0]) {
         let life = lasting::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
         lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
+    }
+    Ok(lives)
+}
+
+/// Lives whose log is pulled out, and whose processes are killed soon after that.
+fn killed_without_log(
+    seed: u64,
+    options: &Options,
+    start: &Start,
+    (requests, begin): (usize, &Pcg64Mcg),
+) -> Result<Vec<Life>, String> {
+    // By themselves, as those of lives without a loss.
+    let mut rng = Pcg64Mcg::seed_from_u64(seed.rotate_left(32) ^ !0);
+    let mut lives = Vec::new();
+    for _ in 0..options.kills / LOSS_EACH {
+        let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random() };
+        let live = |mishap: Mishap<'_>| lasting::live(start, options.budget.steps, mishap, &mut begin.clone());
+        let without = live(Mishap::Loss(loss)).map_err(|what| format!("{loss}: {what}"))?;
+        // All goes as there until the first one is killed.
+        let Some(lost) = without.lost_request else { continue };
+        let later = (without.requests.iter().sum::<usize>() as u64 - lost - 1).min(KILLED_AFTER_LOSS_WITHIN);
+        if later == 0 {
+            continue;
+        }
+        let again = rng.random_range(1..=KILLS_MOST) - 1;
+        let mut kills: Vec<u64> = (0..again).map(|_| rng.random_range(0..KILLED_AGAIN_WITHIN)).collect();
+        kills.push(lost + 1 + rng.random_range(0..later));
+        let life = live(Mishap::LossAndKills(loss, &kills)).and_then(Life::with_kills);
+        lives.push(life.map_err(|what| format!("{loss}; {}", says_killed(&kills)(what)))?);
     }
     Ok(lives)
 }

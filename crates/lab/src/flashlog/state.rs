@@ -274,17 +274,26 @@ pub(super) fn back_up(life: &Life, images: &Images) -> Result<(), String> {
 /// Main, if the log is lost as well: each block as it was after so many writes, or as written since.
 pub(super) fn judge_main(life: &Life, moment: &Moment, flushed: usize, main: &MemoryDevice) -> Result<(), String> {
     let begun = moment.progress.begun.min(life.writes.len());
-    let mut allowed: Vec<BTreeSet<u64>> = life.base.iter().map(|content| BTreeSet::from([*content])).collect();
-    for (number, (at, content)) in life.writes[..begun].iter().enumerate() {
+    judge_disk(&life.base, &life.writes[..begun], flushed, &contents_or_torn(main)?)
+}
+
+/// A disk that had these contents and got these block writes, of which so many were flushed.
+pub(super) fn judge_disk(
+    base: &[u64],
+    writes: &[(usize, u64)],
+    flushed: usize,
+    found: &[Option<u64>],
+) -> Result<(), String> {
+    let mut allowed: Vec<BTreeSet<u64>> = base.iter().map(|content| BTreeSet::from([*content])).collect();
+    for (number, (at, content)) in writes.iter().enumerate() {
         if number < flushed {
             allowed[*at].clear();
         }
         allowed[*at].insert(*content);
     }
-    let bytes = contents_or_torn(main)?;
     let wrong: Vec<usize> =
-        (0..BLOCKS).filter(|at| bytes[*at].is_some_and(|found| !allowed[*at].contains(&found))).collect();
-    let torn = (0..BLOCKS).filter(|at| bytes[*at].is_none() && allowed[*at].len() < 2);
+        (0..BLOCKS).filter(|at| found[*at].is_some_and(|found| !allowed[*at].contains(&found))).collect();
+    let torn = (0..BLOCKS).filter(|at| found[*at].is_none() && allowed[*at].len() < 2);
     let wrong: Vec<usize> = wrong.into_iter().chain(torn).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("main alone lacks what was flushed: blocks {wrong:?}")) }
 }

@@ -98,13 +98,22 @@ pub(super) enum Mishap<'a> {
     Loss(Loss),
     /// Its processes are killed after so many requests, the last one first.
     Kills(&'a [u64]),
+    /// Both.
+    LossAndKills(Loss, &'a [u64]),
 }
 
 impl Mishap<'_> {
     pub(super) fn loss(self) -> Option<Loss> {
         match self {
-            Mishap::Loss(loss) => Some(loss),
+            Mishap::Loss(loss) | Mishap::LossAndKills(loss, _) => Some(loss),
             Mishap::None | Mishap::Kills(_) => None,
+        }
+    }
+
+    fn kills(self) -> Vec<u64> {
+        match self {
+            Mishap::Kills(kills) | Mishap::LossAndKills(_, kills) => kills.to_vec(),
+            Mishap::None | Mishap::Loss(_) => Vec::new(),
         }
     }
 }
@@ -124,6 +133,8 @@ struct Seen {
     requests: [usize; 3],
     /// The moment at which the device has failed.
     lost_at: Option<usize>,
+    /// Of all requests, the one with this number did.
+    lost_request: u64,
     /// It is there again.
     is_back: bool,
     /// Which of all requests were flushes of each device.
@@ -167,8 +178,7 @@ impl Watched {
     }
 
     fn recorded(recorders: [Recorder; 3], mishap: Mishap<'_>, plant: Plant) -> Arc<Watched> {
-        let kills = if let Mishap::Kills(kills) = mishap { kills.to_vec() } else { Vec::new() };
-        let seen = Mutex::new(Seen { kills, ..Seen::default() });
+        let seen = Mutex::new(Seen { kills: mishap.kills(), ..Seen::default() });
         let watched = Arc::new(Watched { recorders, loss: mishap.loss(), plant, seen });
         watched.note();
         watched
@@ -199,6 +209,12 @@ impl Watched {
     /// The moment at which a device has failed, if one has.
     pub(super) fn lost_at(&self) -> Option<usize> {
         self.seen.lock().lost_at
+    }
+
+    /// Which of all requests told of it.
+    pub(super) fn lost_request(&self) -> Option<u64> {
+        let seen = self.seen.lock();
+        seen.lost_at.map(|_| seen.lost_request)
     }
 
     pub(super) fn has_lost(&self, device: usize) -> bool {
@@ -232,7 +248,8 @@ impl Watched {
             let done = open();
             let mut seen = self.seen.lock();
             if !seen.is_killed {
-                seen.progress.is_left = false;
+                // One that does not come up leaves it as it is.
+                seen.progress.is_left &= done.is_err();
                 return done;
             }
         }
@@ -302,6 +319,7 @@ impl Watched {
                 let is_first = seen.lost_at.is_none();
                 if is_first {
                     seen.lost_at = Some(seen.moments.len());
+                    seen.lost_request = seen.requests.iter().sum::<usize>() as u64 - 1;
                 }
                 Err((gone(device, operation), if is_first && loss.is_begun { Begun::All } else { Begun::Nothing }))
             }

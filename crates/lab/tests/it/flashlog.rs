@@ -19,6 +19,7 @@ fn power_cuts_leave_states_that_there_were() {
         assert!(report.killed[1..].iter().sum::<u64>() > 2, "{kind:?}: {report:?}");
         if kind == Kind::Lasting {
             assert!(report.lasting[0] > 100 && report.lasting[1] > 20 && report.taken_up_alone > 2, "{report:?}");
+            assert!(report.killed_without_log > 2, "{report:?}");
             continue;
         }
         assert!(report.nested > 20 && report.replayed > 20, "{kind:?}: {report:?}");
