@@ -373,7 +373,7 @@ fn says(what: &str) -> impl Fn(Error) -> String {
 
 /// What must hold after a power cut: main alone has what it must; the set opens with its log, or says that main is alone; and a main that
 /// is opened alone, changed, and gets its log back is everything, with the backup.
-pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
+pub(super) fn examine(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<Seen, String> {
     let progress = moment.progress;
     if is_whole(moment, &images.main) {
         judge_main(life, moment, progress.on_main, &images.main)?;
@@ -382,7 +382,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
     if !progress.is_new {
         // What backup and log have by themselves.
         let of_log = Moment { progress: Progress { flushed: progress.in_log, ..progress }, ..*moment };
-        is_rebuilt = rebuild(life, &of_log, &images, rng)?.is_some();
+        is_rebuilt = rebuild(life, &of_log, images, rng)?.is_some();
     }
     let mut recovered = Recovered::default();
     let opened = match Flashlog::open(copy(&images.main), copy(&images.log), &life.options) {
@@ -390,7 +390,7 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
             let found = contents(&set)?;
             judge(life, progress.flushed, progress.begun, &found)?;
             drop(set);
-            back_up(life, &images)?;
+            back_up(life, images)?;
             opened
         }
         Err(Error::Alone { .. }) => {
@@ -406,12 +406,11 @@ pub(super) fn examine(life: &Life, moment: &Moment, images: Images, rng: &mut Pc
     if flashlog::finish_backup(alone.clone()).is_ok() {
         judge_backup(life, moment, &*alone)?;
     }
-    recovered.is_new_log = go_on_alone(life, moment, &images, recovered.is_alone, rng)?;
-    let Images { main, log, backup, .. } = images;
+    recovered.is_new_log = go_on_alone(life, moment, images, recovered.is_alone, rng)?;
     let left = Start {
-        main,
-        log,
-        backup,
+        main: images.main.clone(),
+        log: images.log.clone(),
+        backup: images.backup.clone(),
         has_backup: true,
         contents: life.base.clone(),
         backed_up: life.base.clone(),

@@ -6,7 +6,7 @@ mod anew;
 mod cut;
 mod exchange;
 
-use super::lasting::{bytes, copy, policy};
+use super::lasting::{bytes, copy, open, policy};
 use super::life::{BLOCKS, Life, MAIN_BLOCKS, contents};
 use super::state::{Images, judge};
 use super::watch::{BACKUP, LOG, MAIN, Moment};
@@ -21,8 +21,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 8] =
-    ["create", "grow", "grow_backup", "rebuild_at", "scrub", "rebuild_without_log", "rebuild", "exchange"];
+pub const NAMES: [&str; 11] = [
+    "create",
+    "grow",
+    "grow_backup",
+    "rebuild_at",
+    "scrub",
+    "rebuild_without_log",
+    "rebuild",
+    "exchange",
+    "exchange_lasting",
+    "grow_lasting",
+    "rebuild_lasting",
+];
+/// So many of them are of sets that have had their log at all times; the others are of sets that outlast it.
+const WITH_LOG: usize = 8;
 
 /// Main, when the set is to become as large again.
 const LARGER_MAIN_BLOCKS: u64 = MAIN_BLOCKS + BLOCKS as u64;
@@ -41,7 +54,7 @@ pub(super) fn examine(
     images: &Images,
     rng: &mut Pcg64Mcg,
 ) -> Result<Option<usize>, String> {
-    let which = rng.random_range(0..NAMES.len());
+    let which = rng.random_range(0..WITH_LOG);
     let done = match which {
         0 => create(life, moment, images, rng).map(|()| true),
         1 => grow(life, moment, images, rng).map(|()| true),
@@ -53,6 +66,24 @@ pub(super) fn examine(
         _ => exchange::exchange(life, moment, images, rng).map(|()| true),
     };
     done.map(|is_done| is_done.then_some(which)).map_err(|what| format!("{}: {what}", NAMES[which]))
+}
+
+/// Does one with a set that outlasts its log, alone or not: it has what it had before, which may be no state that there was, as main alone is a disk.
+pub(super) fn of_lasting(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<usize, String> {
+    let which = rng.random_range(WITH_LOG..NAMES.len());
+    let done = match which - WITH_LOG {
+        0 => exchange::exchange(life, moment, images, rng),
+        1 => grow(life, moment, images, rng),
+        _ => anew::rebuild_lasting(life, images, rng),
+    };
+    done.map(|()| which).map_err(|what| format!("{}: {what}", NAMES[which]))
+}
+
+/// What the set has that is made of these devices.
+fn what_it_has(life: &Life, images: &Images) -> Result<Vec<u8>, String> {
+    let (main, log): (Arc<dyn Device>, Arc<dyn Device>) = (copy(&images.main), copy(&images.log));
+    let set = open(&main, &log, &life.options, false).map_err(says("cannot be opened"))?;
+    bytes(&set).map_err(says("before"))
 }
 
 /// There is one, and it is not just being made another one.
@@ -89,10 +120,7 @@ fn create(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> 
 
 /// Main has become larger, and its set does.
 fn grow(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
-    let (set, _) =
-        Flashlog::open(copy(&images.main), copy(&images.log), &life.options).map_err(says("cannot be opened"))?;
-    let before = bytes(&set).map_err(says("before"))?;
-    drop(set);
+    let before = what_it_has(life, images)?;
     let larger = images.left(MAIN).larger(LARGER_MAIN_BLOCKS).map_err(says("main"))?;
     let grow = |[main, log, _]: Three| {
         let set = put_together(life, main, log)?;
@@ -126,6 +154,8 @@ fn grow(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Re
     let new_main = Arc::new(MemoryDevice::new(LARGER_MAIN_BLOCKS));
     match flashlog::rebuild(backup, log.clone(), new_main.clone(), Uuid([7; 16])) {
         Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(()),
+        // It has had a new log since.
+        Err(Error::Replaced { .. }) if life.is_lasting => return Ok(()),
         made => made.map_err(says(&format!("{what}: main made anew")))?,
     };
     let (set, _) = Flashlog::open(new_main, log, &life.options).map_err(says(&what))?;

@@ -84,7 +84,13 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
     let backup = if has_backup { image(BACKUP) } else { MemoryDevice::new(0) };
     let images = Images { main, log, backup, left };
     if life.is_lasting {
-        return lasting::examine(life, moment, images, &mut rng);
+        let seen = lasting::examine(life, moment, &images, &mut rng)?;
+        // What is neither the old log nor the new one is in no state for it.
+        let procedure = match further.is_procedure && !moment.progress.is_new {
+            true => Some(procedures::of_lasting(life, moment, &images, &mut rng)?),
+            false => None,
+        };
+        return Ok(Seen { procedure, ..seen });
     }
     let lost = life.lost.map(|(loss, _)| loss.device);
     // A main that failed is behind; what is promised of it is for the log to keep.

@@ -3,7 +3,7 @@ use crate::number;
 use holdfast_block::flashlog::Order;
 use holdfast_lab::budget::Budget;
 use holdfast_lab::flashlog::flips::{self, Hits};
-use holdfast_lab::flashlog::{Device, Kind, Options, PLANTS, Plant, explore, large};
+use holdfast_lab::flashlog::{Device, Kind, Options, PLANTS, PROCEDURES, Plant, Report, explore, large};
 
 /// With another seed on each run: `HOLDFAST_FLASHLOG_SEED=…` repeats one.
 #[test]
@@ -20,6 +20,7 @@ fn power_cuts_leave_states_that_there_were() {
         if kind == Kind::Lasting {
             assert!(report.lasting[0] > 100 && report.lasting[1] > 20 && report.taken_up_alone > 2, "{report:?}");
             assert!(report.killed_without_log > 2, "{report:?}");
+            assert!(procedures_of_lasting(&report).iter().all(|count| *count > 2), "{report:?}");
             continue;
         }
         assert!(report.nested > 20 && report.replayed > 20, "{kind:?}: {report:?}");
@@ -27,6 +28,12 @@ fn power_cuts_leave_states_that_there_were() {
         // A procedure with a backup is one that must have been there.
         assert!(kind != Kind::WithBackup || report.procedures.iter().sum::<u64>() > 2, "{report:?}");
     }
+}
+
+/// How often each procedure of a set that outlasts its log was cut off.
+fn procedures_of_lasting(report: &Report) -> Vec<u64> {
+    let counts = PROCEDURES.iter().zip(report.procedures);
+    counts.filter(|(name, _)| name.ends_with("_lasting")).map(|(_, count)| count).collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::super::life::{Life, MAIN_BLOCKS, contents};
 use super::super::state::{Images, judge, judge_backup};
 use super::super::watch::{BACKUP, LOG, MAIN, Moment};
 use super::cut::{Cut, cut_off};
-use super::{Three, first_bytes, has_backup, says};
+use super::{Three, first_bytes, has_backup, put_together, says, what_it_has};
 use crate::device::Left;
 use holdfast_block::MemoryDevice;
 use holdfast_block::flashlog::{self, At, Error, Flashlog, Lasting, Past, Rebuild, Uuid};
@@ -63,6 +63,37 @@ pub(super) fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut P
         }
     }
     Ok(true)
+}
+
+/// The log comes back, if main is alone; a backup is made, and main anew from both, in its own place.
+pub(super) fn rebuild_lasting(life: &Life, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
+    let before = what_it_has(life, images)?;
+    let act = |[main, log, backup]: Three| {
+        // Whoever is no main any more is so for being made anew, and then backup and log have everything.
+        if let Ok(set) = put_together(life, Arc::clone(&main), Arc::clone(&log)) {
+            let with_log = set.set().ok_or("main is alone")?;
+            with_log.backup(Arc::clone(&backup)).map_err(says("backup"))?;
+        }
+        flashlog::rebuild(backup, log, main, NAME).map(drop).map_err(says("made anew"))
+    };
+    let found = [MAIN, LOG, BACKUP].map(|at| images.left(at));
+    let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, act)?;
+    if let Ok(set) = put_together(life, copy(&main), copy(&log))
+        && bytes(&set).map_err(says(&what))? != before
+    {
+        return Err(format!("{what}: the set is not as it was"));
+    }
+    if !is_done {
+        act([main.clone(), log.clone(), backup.clone()]).map_err(says(&format!("{what}: again")))?;
+    }
+    if !is_anew(&main) {
+        return Err(format!("{what}: it is no new main"));
+    }
+    let (set, _) = Flashlog::open(main, log, &life.options).map_err(says(&what))?;
+    match bytes(&set).map_err(says(&what))? == before {
+        true => Ok(()),
+        false => Err(format!("{what}: main made anew is not as the set was")),
+    }
 }
 
 /// Main made anew as it was at a barrier.

@@ -5,10 +5,10 @@ use super::super::life::{BLOCKS, Life, MAIN_BLOCKS, Unread, contents_or_torn};
 use super::super::state::{Images, judge};
 use super::super::watch::{BACKUP, LOG, MAIN, Moment};
 use super::cut::{Cut, cut_off};
-use super::{Three, has_backup, says};
+use super::{Three, has_backup, says, what_it_has};
 use crate::numbered::block;
 use holdfast_block::flashlog::{self, Flashlog, Lasting, Uuid};
-use holdfast_block::{Device, MemoryDevice};
+use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use parking_lot::Mutex;
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -23,6 +23,16 @@ struct Change {
 }
 
 impl Change {
+    /// The set has what it had, and of the change each sector or not.
+    fn judge_by(&self, had: &[u8], set: &dyn Device) -> Result<(), String> {
+        let found = bytes(set).map_err(says("it cannot be read"))?;
+        let mut changed = had.to_vec();
+        changed[self.at * BLOCK_SIZE..(self.at + 1) * BLOCK_SIZE].copy_from_slice(&block(self.content));
+        let sectors = found.chunks(512).zip(had.chunks(512).zip(changed.chunks(512)));
+        let wrong = sectors.filter(|(found, (had, changed))| found != had && found != changed).count();
+        if wrong == 0 { Ok(()) } else { Err(format!("{wrong} sectors are not as they were")) }
+    }
+
     /// The set is at a state that there was, with what was flushed, with the change, without it, or with a part of it: a write to main alone that was
     /// not flushed may be torn, as on any disk.
     fn judge(&self, life: &Life, moment: &Moment, set: &dyn Device) -> Result<(), String> {
@@ -52,6 +62,7 @@ impl Change {
 pub(super) fn exchange(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
     let (is_new, has_backup) = (rng.random(), has_backup(life, moment));
     let change = Change { at: rng.random_range(0..BLOCKS), content: life.next_content + 1 };
+    let had = if life.is_lasting { Some(what_it_has(life, images)?) } else { None };
     let (new_logs, end) = (AtomicU8::new(0), Mutex::new(Vec::new()));
     let attach = |set: &Lasting, log: &Arc<dyn Device>| match is_new {
         true => {
@@ -88,7 +99,11 @@ pub(super) fn exchange(life: &Life, moment: &Moment, images: &Images, rng: &mut 
     }
     let (main, log): (Arc<dyn Device>, Arc<dyn Device>) = (main, log);
     let set = open(&main, &log, &life.options, is_new).map_err(says(&what))?;
-    change.judge(life, moment, &set).map_err(says(&what))?;
+    match &had {
+        Some(had) => change.judge_by(had, &set),
+        None => change.judge(life, moment, &set),
+    }
+    .map_err(says(&what))?;
     if set.set().is_none() {
         attach(&set, &log).map_err(says(&what))?;
     }
