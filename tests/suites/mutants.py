@@ -101,7 +101,7 @@ MUTANTS = [
     ("attributes of the epoch being written", CACHE, "crates/cache/src/flush.rs", "                        self.heal_frozen(frozen.epoch, &mut frozen.objects[at])?;\n                        pages = 0;", "                        pages = 0;"),
     ("operations of an epoch before its recovery point", CACHE, "crates/cache/src/flush.rs", "if let Some(differs) = frozen.ops.heal()? {", "if let Some(differs) = None::<String> {"),
     ("places of pages before the recovery point", CACHE, "crates/cache/src/flush.rs", "if let Some(differs) = object.places.heal(&mut object.id, &mut object.pages)? {", "if let Some(differs) = None::<String> {"),
-    ("attributes that are read back", CACHE, "crates/cache/src/flush.rs", "&& let Some(differs) = object.attributes.unlike(stored)", "&& let Some(differs) = object.attributes.unlike(stored).filter(|_| false)"),
+    ("attributes that are read back", CACHE, "crates/cache/src/flush.rs", "if let Some(differs) = object.attributes.unlike(stored) {", "if let Some(differs) = object.attributes.unlike(stored).filter(|_| false) {"),
     ("batch after the store has had it", CACHE, "crates/cache/src/flush.rs", "if frozen::sum_of_batch(&batch.ops)? != before {", "if before == 1 {"),
     ("twin of the operation log", CACHE, "crates/cache/src/oplog.rs", "self.record(1, at, to)", "self.record(0, at, to)"),
     ("operation for the log", CACHE, UNLOGGED, "self.sum() == self.check", "self.sum() == self.check || true"),

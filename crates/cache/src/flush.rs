@@ -229,12 +229,20 @@ impl Cache {
             // What has gone bad here since is not what the store is blamed for.
             self.heal_frozen(frozen.epoch, object)?;
             let key = ObjectKey { domain: self.domain, object: object.id };
-            let stored = self.store.attributes(key)?;
+            let mut stored = match self.store.attributes(key) {
+                Ok(stored) => stored,
+                Err(Error::NoObject(_)) => {
+                    wrong.get_or_insert((key, "no record".to_string()));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             written.blocks.insert(object.id, stored.blocks);
             // One that could not be cut has the size that it had, and whoever waits for it is told.
-            if !written.half_done.contains(&object.id)
-                && let Some(differs) = object.attributes.unlike(stored)
-            {
+            if written.half_done.contains(&object.id) || frozen.uncut.contains(&object.id) {
+                stored.size = object.attributes.size;
+            }
+            if let Some(differs) = object.attributes.unlike(stored) {
                 wrong.get_or_insert((key, differs));
             }
         }
@@ -533,6 +541,8 @@ impl State {
                 object.bad.settle(index, self.errors);
             }
         }
+        self.uncut.extend(&written.half_done);
+        self.uncut.retain(|id| self.objects.contains_key(id));
         self.names_unlogged.retain(|id| self.objects.get(id).is_some_and(|object| object.progress.has_newer_names()));
         self.gone.retain(|_, epoch| *epoch > frozen.epoch);
         self.gone_unlogged.retain(|gone| gone.outlasts_epoch(sequence));

@@ -111,6 +111,7 @@ mod tests {
             ])
             .unwrap(),
             objects: vec![object(5)],
+            uncut: Default::default(),
             unsettled: Vec::new(),
             errors: 0,
         };

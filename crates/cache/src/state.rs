@@ -106,6 +106,8 @@ pub(crate) struct FrozenEpoch {
     pub(crate) ops: FrozenOps,
     /// Newest versions of what changed.
     pub(crate) objects: Vec<FrozenObject>,
+    /// See [`State::uncut`].
+    pub(crate) uncut: FxHashSet<ObjectId>,
     /// Bad pages that the store may take for holes once it has this epoch.
     pub(crate) unsettled: Vec<(ObjectId, PageIndex)>,
     /// The counter of errors when it was frozen.
@@ -127,6 +129,9 @@ pub(crate) struct State {
     pub(crate) gone: FxHashMap<ObjectId, Epoch>,
     /// Deletions that no log batch and no recovery point has: the next batch brings them with the names, whoever asks for it.
     pub(crate) gone_unlogged: Vec<Unlogged>,
+    /// Objects of which an operation was passed over in an epoch before, as a tree block cannot be read: the store may have a larger size, as it could not
+    /// cut them, for as long as they are here.
+    pub(crate) uncut: FxHashSet<ObjectId>,
     /// Files that renames put in another's place, until log or recovery point have them.
     pub(crate) brings: BTreeMap<ObjectId, Brought>,
     /// The last transaction when something that the next log batch was to have was found to have gone bad; 0 if a recovery point has
@@ -186,6 +191,7 @@ impl State {
             objects: FxHashMap::default(),
             gone: FxHashMap::default(),
             gone_unlogged: Vec::new(),
+            uncut: FxHashSet::default(),
             brings: BTreeMap::new(),
             spoilt: Thrice::new(0),
             names_unlogged: Members::default(),
@@ -493,7 +499,8 @@ impl State {
         }
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
-        Ok(FrozenEpoch { epoch, sequence, ops, objects, unsettled, errors: self.errors })
+        let uncut = self.uncut.clone();
+        Ok(FrozenEpoch { epoch, sequence, ops, objects, uncut, unsettled, errors: self.errors })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.

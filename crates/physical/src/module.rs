@@ -504,6 +504,8 @@ impl ObjectStore for Module {
     fn give_up(&self, found: Found, why: Corruption) -> Error {
         match found {
             Found::Scribble => self.disk().counters.scribbled(),
+            // What was found before is why, and what was read since may be of the last recovery point.
+            Found::LogicBug if self.disk().given_up().is_some() => {}
             Found::LogicBug => {
                 self.disk().counters.audit_failed();
                 self.disk().suspect(why.place.object.into_iter().collect());

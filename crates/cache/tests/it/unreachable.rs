@@ -354,9 +354,16 @@ fn a_sync_of_what_is_passed_over_tells() {
         let told = rig.cache.sync(broken, Durability::All);
         assert!(matches!(&told, Err(Error::Corrupt(why)) if why.what == "tree block above the page"), "{told:?}");
         rig.cache.sync(broken, Durability::All).expect("once");
+        // Its size is another one here than in the store from now on: no later epoch takes that for a mistake.
+        for mode in [0o600, 0o640] {
+            let set = AttrSet { mode: Some(mode), ..AttrSet::default() };
+            rig.submit(vec![Op::SetAttributes { id: broken, set }]).unwrap();
+            rig.cache.sync_all().unwrap();
+        }
         rig.cache.check();
         let rig = rig.power_cut();
         assert_eq!((rig.recovered.batches, rig.recovered.lost.len()), (0, 0));
+        assert_eq!(rig.cache.attributes(broken).unwrap().mode, 0o640);
         assert_eq!(rig.cache.attributes(broken).unwrap().size, (PAGES * PAGE_SIZE) as u64);
     }
 }
