@@ -41,7 +41,7 @@ pub enum Attached {
         blocks: u64,
         /// Blocks that it had lost of what it keeps for the backup, and that are good again.
         mended_blocks: u64,
-        /// Blocks that it had lost, and that main has not as they were either, or that main has written alone and cannot read. The status
+        /// Blocks that it had lost, and that main has not as they were either, or that main has or may have written alone and cannot read. The status
         /// tells of them from now on.
         lost_blocks: u64,
     },

@@ -155,23 +155,15 @@ impl Rings {
     fn read_by_block(
         &self,
         area: Area,
-        positions: impl IntoIterator<Item = u64>,
+        positions: impl Iterator<Item = u64> + Clone,
         bytes: &mut [u8],
         error: Error,
     ) -> Result<Unread, Error> {
-        fails_there_only(&*self.device, 0, error)?;
-        let mut unread = Unread::default();
-        let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-        for (block, position) in blocks.iter_mut().zip(positions) {
-            if let Err(error) = self.read(area, position, block) {
-                let error = fails_there_only(&*self.device, 0, error)?;
-                let (device, at) = (self.device.name(), self.block(area, position));
-                tracing::warn!(device, block = at, %error, "a block of the log cannot be read: it counts as damaged");
-                block.fill(0);
-                unread.0.push((position, error));
-            }
-        }
-        Ok(unread)
+        let places = positions.clone().map(|position| self.block(area, position));
+        let read = read_by_block(&*self.device, 0, places, bytes, error)?;
+        Ok(Unread(
+            positions.zip(read).filter_map(|(position, read)| read.err().map(|error| (position, error))).collect(),
+        ))
     }
 }
 
@@ -188,19 +180,28 @@ pub(super) fn read_those_that_can_be(
     let Err(error) = device.read(first, &mut [IoSliceMut::new(bytes)]) else {
         return Ok(vec![true; bytes.len() / BLOCK_SIZE]);
     };
+    let read = read_by_block(device, labels, first.., bytes, error)?;
+    Ok(read.iter().map(Result::is_ok).collect())
+}
+
+/// Reads blocks one by one after an error with all of them. What came of each; those that could not be read are zeros.
+fn read_by_block(
+    device: &dyn Device,
+    labels: u64,
+    places: impl Iterator<Item = u64>,
+    bytes: &mut [u8],
+    error: Error,
+) -> Result<Vec<Result<(), Error>>, Error> {
     fails_there_only(device, labels, error)?;
-    let mut could = Vec::with_capacity(bytes.len() / BLOCK_SIZE);
     let (blocks, _none) = bytes.as_chunks_mut::<BLOCK_SIZE>();
-    for (block, at) in blocks.iter_mut().zip(first..) {
-        let read = device.read(at, &mut [IoSliceMut::new(block)]);
-        could.push(read.is_ok());
-        if let Err(error) = read {
-            let error = fails_there_only(device, labels, error)?;
-            tracing::warn!(device = device.name(), block = at, %error, "a block cannot be read");
-            block.fill(0);
-        }
-    }
-    Ok(could)
+    let read = blocks.iter_mut().zip(places).map(|(block, at)| {
+        let Err(error) = device.read(at, &mut [IoSliceMut::new(block)]) else { return Ok(Ok(())) };
+        let error = fails_there_only(device, labels, error)?;
+        tracing::warn!(device = device.name(), block = at, %error, "a block cannot be read: it counts as damaged");
+        block.fill(0);
+        Ok(Err(error))
+    });
+    read.collect()
 }
 
 /// That a read has failed because of its blocks. If the labels, which begin there, cannot be read either, it is the device that has failed.

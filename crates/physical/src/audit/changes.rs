@@ -89,8 +89,7 @@ impl Pointers {
         if pointer.kind != PointerKind::Hole && *pointer != Glance::PENDING {
             self.levels |= 1 << pointer.level;
             self.newest = self.newest.max(pointer.birth_log);
-            let in_order = 0 < pointer.birth_phys && pointer.birth_phys <= pointer.birth_log;
-            add(&mut self.misborn, u64::from(!in_order));
+            add(&mut self.misborn, u64::from(!pointer.is_born_in_order()));
             add(&mut self.wrong_kinds, u64::from((pointer.kind == PointerKind::Tree) != (pointer.level > 0)));
         }
     }

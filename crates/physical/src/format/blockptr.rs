@@ -122,11 +122,17 @@ impl Glance {
         }
     }
 
+    /// Whether its births can be: none before the first epoch, and the physical one no later than the logical one.
+    #[inline]
+    pub(crate) fn is_born_in_order(&self) -> bool {
+        0 < self.birth_phys && self.birth_phys <= self.birth_log
+    }
+
     /// A page that is stored once, and born when it can be: as most are.
     #[inline]
     pub(crate) fn is_plain_page(&self) -> bool {
-        let is_born = 0 < self.birth_phys && self.birth_phys <= self.birth_log;
-        self.kind == PointerKind::Data && self.level == 0 && self.address[0] != 0 && self.address[1] == 0 && is_born
+        let is_single = self.address[0] != 0 && self.address[1] == 0;
+        self.kind == PointerKind::Data && self.level == 0 && is_single && self.is_born_in_order()
     }
 
     pub(crate) const fn of(pointer: &BlockPointer) -> Glance {
