@@ -658,7 +658,8 @@ impl Trees {
         self.fresh.clear();
         self.changed.clear();
         self.kept.published(&self.audit, self.metadata.get());
-        self.audit = Audit::under(self.kept.newest_epoch(DomainId::MAIN));
+        // Not as what is known of the snapshot says: that may have gone bad since the audit.
+        self.audit = Audit::under(self.audit.newest_snapshot());
     }
 }
 

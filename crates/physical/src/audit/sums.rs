@@ -335,6 +335,11 @@ impl Audit {
         });
     }
 
+    /// Epoch of the newest snapshot of `main`, 0 without one: as it was made known here, which is verified with the sums.
+    pub(crate) fn newest_snapshot(&self) -> Epoch {
+        self.sums.get().pointers.newest_snapshot
+    }
+
     // ---- contradictions
 
     /// Nothing names the blocks any more; they stay as they are.

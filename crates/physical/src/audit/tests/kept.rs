@@ -1,6 +1,7 @@
 //! What the newest snapshot keeps of metadata.
 
 use super::*;
+use crate::commit::tests::meanwhile::{Meanwhile, Request};
 
 /// In numbers without a sign, less than none is more than all, and the superblock may say all.
 #[test]
@@ -53,6 +54,35 @@ fn what_pointers_are_counted_by_follows_the_newest_snapshot() {
         rig.commit().unwrap();
         is_counted_under_the_newest(&rig, left);
     }
+}
+
+/// Between the audit of a recovery point and its end, what is known of the snapshot may go bad, and is put right afterwards.
+#[test]
+fn what_pointers_are_counted_by_is_not_taken_from_what_has_gone_bad() {
+    let mut rig = Rig::with(MetadataProtection::Audited);
+    rig.fill(2, 200);
+    rig.commit().unwrap();
+    let epoch = rig.module.epoch();
+    rig.module.snapshot_create(DomainId::MAIN, epoch + 1, "now", Timestamp { secs: 1, nanos: 0 }).unwrap();
+    rig.commit().unwrap();
+    let (device, module) = Meanwhile::open(&rig);
+    rig.arena = module.arena.clone();
+    rig.module = module;
+    rig.write(2, 0).unwrap();
+    let struck = rig.module.clone();
+    device.set(move |request, _, _| {
+        if request == Request::Write {
+            struck.trees.write().kept.alter(DomainId::MAIN, false, |stored| stored.epoch = 0);
+        }
+    });
+    rig.commit().unwrap();
+    device.unset();
+    // The list of them is where it is put right.
+    assert_eq!(rig.module.trees.read().kept.newest_epoch(DomainId::MAIN), 0);
+    assert_eq!(rig.module.snapshots_uncounted(DomainId::MAIN).unwrap()[0].epoch, epoch);
+    is_counted_under_the_newest(&rig, epoch);
+    rig.write(2, POINTERS).unwrap();
+    rig.commit().unwrap();
 }
 
 /// Who writes to one of them is told. In both it cannot be seen, and shows that it is what the counting goes by.
