@@ -32,7 +32,7 @@ pub fn read_at(
     algorithm: Algorithm,
     sums: &mut Vec<Checksum>,
 ) -> Result<usize> {
-    Read { fd, buffers, offset, algorithm, careful: false, most: TRANSFER_BYTES_MAX }.run(sums)
+    Read { fd, buffers, offset, algorithm, careful: false, most: TRANSFER_BYTES_MAX, touched: 0 }.run(sums)
 }
 
 /// See [`crate::File::write_vectored_at_with_sums`]; without `sums`, they are made here.

@@ -84,8 +84,8 @@ impl<F: AsFd> File<F> {
     /// in `buffer`.
     ///
     /// # Errors
-    /// See [`Error`]. Of the buffer, the first [`Error::done`] bytes are then good, which end before the first bad block; the others are not to
-    /// be used.
+    /// See [`Error`]. Of the buffer, the first [`Error::done`] bytes are then good, which end before the first bad block; behind them
+    /// are zeros, wherever anything has arrived.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         self.read_at_with_sums(buffer, offset, &mut Vec::new())
     }
@@ -117,7 +117,7 @@ impl<F: AsFd> File<F> {
         sums: &mut Vec<Checksum>,
     ) -> Result<usize> {
         let most = self.features.transfer_bytes_max;
-        Read { fd: self.fd(), buffers, offset, algorithm: self.algorithm, careful: false, most }.run(sums)
+        Read { fd: self.fd(), buffers, offset, algorithm: self.algorithm, careful: false, most, touched: 0 }.run(sums)
     }
 
     /// Writes all of `buffer` from byte `offset` of the file on, also on a descriptor that was opened with O_APPEND. The checksums are

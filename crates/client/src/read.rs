@@ -29,11 +29,21 @@ pub(crate) struct Read<'a, 'b> {
     pub(crate) careful: bool,
     /// Most bytes of one request.
     pub(crate) most: usize,
+    /// Up to here, from the first byte on, something has been put into the buffers: memory that can be written to.
+    pub(crate) touched: usize,
 }
 
 impl Read<'_, '_> {
-    /// Fills the buffers, up to the end of the file; puts one checksum per block into `sums`.
+    /// Fills the buffers, up to the end of the file; puts one checksum per block into `sums`. Behind what is done they have zeros, where anything
+    /// has arrived: a program that goes on with its buffer after an error, as `dd conv=noerror`, is not to find bytes there that are bad.
     pub(crate) fn run(&mut self, sums: &mut Vec<Checksum>) -> Result<usize> {
+        let read = self.verified(sums);
+        let done = read.as_ref().map_or_else(|error| error.done, |done| *done);
+        parts::clear(self.buffers, done..self.touched.max(done));
+        read
+    }
+
+    fn verified(&mut self, sums: &mut Vec<Checksum>) -> Result<usize> {
         sums.clear();
         let total = parts::length(self.buffers);
         if self.offset.checked_add(total as u64).is_none_or(|end| end > i64::MAX as u64) {
@@ -96,15 +106,16 @@ impl Read<'_, '_> {
 
     /// A mount names the first bad block that it meets. Those behind it are asked for one by one, so that the error has all that are bad in this
     /// transfer; a disk that fails may take long for each, so for a second at most.
-    fn with_all_bad(&mut self, mut error: Error, total: usize) -> Error {
+    fn with_all_bad(&self, mut error: Error, total: usize) -> Error {
         let Some(&last) = error.blocks.iter().max() else { return error };
         let begun = Instant::now();
         for piece in pieces(self.offset, total).filter(|piece| piece.block > last) {
             if begun.elapsed() > ASKING_MAX {
                 break;
             }
-            match self.inline(piece.range.start, piece.range.len(), true) {
-                Ok((0, _)) => break,
+            // What arrives is put nowhere: that there is memory so far behind nobody has said.
+            match self.answer(&mut self.request(piece.range.start, piece.range.len(), true), piece.range.start) {
+                Ok((_, [])) => break,
                 Ok(_) => {}
                 Err(another) if another.blocks.is_empty() => break,
                 Err(another) => error.blocks.extend(another.blocks),
@@ -190,15 +201,25 @@ impl Read<'_, '_> {
 
     /// Bytes and checksums as of one moment; fewer bytes only at the end of the file.
     fn inline(&mut self, at: usize, length: usize, verify: bool) -> Result<(usize, Vec<Checksum>)> {
+        let mut payload = self.request(at, length, verify);
+        let (sums, bytes) = self.answer(&mut payload, at)?;
+        parts::scatter(self.buffers, at, bytes);
+        self.touched = self.touched.max(at + bytes.len());
+        Ok((bytes.len(), sums))
+    }
+
+    fn request(&self, at: usize, length: usize, verify: bool) -> Asked {
         let offset = self.offset + at as u64;
         let request = Request { algorithm: self.algorithm, verify, append: false, offset, length, address: 0 };
         let room = blocks(offset, length) * self.algorithm.digest_len() + length;
-        let mut payload = Payload::new(&request, 0, room);
-        let reply = payload.ask(self.fd, Command::Read).map_err(|error| self.error_at(at, &error))?;
-        let (got, sums, rest) = self.understood(at, length, reply)?;
+        Asked { payload: Payload::new(&request, 0, room), length }
+    }
+
+    fn answer<'p>(&self, asked: &'p mut Asked, at: usize) -> Result<(Vec<Checksum>, &'p [u8])> {
+        let reply = asked.payload.ask(self.fd, Command::Read).map_err(|error| self.error_at(at, &error))?;
+        let (got, sums, rest) = self.understood(at, asked.length, reply)?;
         let bytes = rest.get(..got).ok_or_else(|| self.error_at(at, &garbled()))?;
-        parts::scatter(self.buffers, at, bytes);
-        Ok((got, sums))
+        Ok((sums, bytes))
     }
 
     /// Checksums of bytes that are here already; fewer only at the end of the file.
@@ -249,6 +270,7 @@ impl Read<'_, '_> {
                 0 => break,
                 got => done += got,
             }
+            self.touched = self.touched.max(at + done);
         }
         Ok(done)
     }
@@ -256,6 +278,13 @@ impl Read<'_, '_> {
     fn error_at(&self, at: usize, error: &std::io::Error) -> Error {
         Error::system(Operation::Read, self.offset.saturating_add(at as u64), error)
     }
+}
+
+/// A request for bytes and checksums.
+struct Asked {
+    payload: Payload,
+    /// Of the bytes, at most.
+    length: usize,
 }
 
 struct Got {

@@ -104,7 +104,7 @@ impl File {
     /// they are copied.
     ///
     /// # Errors
-    /// [`Error::Failed`]; [`Error::Invalid`] beyond the largest position in a file. The buffer's contents are then not to be used.
+    /// [`Error::Failed`] says how much is good, behind which the buffer has zeros, wherever anything has arrived; [`Error::Invalid`] beyond the largest position in a file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         within_positions(Operation::Read, offset, buffer.len())?;
         let mut done = 0;
@@ -112,6 +112,8 @@ impl File {
             let at = offset + done as u64;
             let step = step(at, buffer.len() - done);
             let read = self.store.layers()?.namespace.read_into(self.id, at, &mut buffer[done..done + step]);
+            // A page that turned out to be bad has been copied by then.
+            let read = read.inspect_err(|_| buffer[done..done + step].fill(0));
             let got = read.map_err(self.failed(Operation::Read, at, done))?;
             done += got;
             if got < step {
@@ -155,7 +157,9 @@ impl File {
         within_positions(Operation::Read, offset, length)?;
         while done < length {
             let step = step(offset + done as u64, length - done);
-            let (got, of_step) = self.read_step(buffers, offset, done, step)?;
+            let read = self.read_step(buffers, offset, done, step);
+            // What has arrived of it was bad.
+            let (got, of_step) = read.inspect_err(|_| parts::clear(buffers, done..done + step))?;
             sums.extend(of_step);
             done += got;
             if got < step {

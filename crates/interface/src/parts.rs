@@ -56,6 +56,14 @@ pub fn scatter(buffers: &mut [std::io::IoSliceMut<'_>], at: usize, from: &[u8]) 
     }
 }
 
+/// Fills the range with zeros.
+pub fn clear(buffers: &mut [std::io::IoSliceMut<'_>], range: Range<usize>) {
+    let targets: Vec<_> = parts(buffers, range).collect();
+    for (index, within) in targets {
+        buffers[index][within].fill(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +87,7 @@ mod tests {
             }
         }
         scatter(&mut buffers, 2, &[20, 21, 22]);
-        assert_eq!((a[2], c[0], c[1], c[2]), (20, 21, 22, 6));
+        clear(&mut buffers, 4..9);
+        assert_eq!((a, c, d), ([1, 2, 20], [21, 0, 0, 0, 0], [0, 10]));
     }
 }

@@ -54,7 +54,8 @@ struct holdfast_error {
     uint32_t block_count;    /* blocks that are bad; 0 where it is not known which */
     uint64_t offset;         /* of the part of the transfer that failed, in bytes from the start of the file; of an append whose bytes were taken,
                                 where they are */
-    uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good; of a
+    uint64_t done;           /* bytes of the transfer that were done before; of a read, all before the first bad block: they are good, and
+                                behind them the buffer has zeros, wherever anything has arrived; of a
                                 write whose bytes were taken but could not be made durable (O_SYNC, O_DSYNC), those of the failed part
                                 as well: they are in the file (from version 0x00010004 on; before, they were left out) */
     uint64_t device_address; /* the 4 KiB block of the device, bad or with which it failed, or HOLDFAST_NO_ADDRESS */

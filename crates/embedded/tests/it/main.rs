@@ -267,6 +267,7 @@ fn a_block_that_went_bad_on_the_disk_is_named() {
     let file = store.open_file("a").unwrap();
     let mut back = vec![0; bytes.len()];
     for with_sums in [false, true] {
+        back.fill(b'-');
         let read = match with_sums {
             true => file.read_at_with_sums(&mut back, 0, &mut Vec::new()),
             false => file.read_at(&mut back, 0),
@@ -274,6 +275,7 @@ fn a_block_that_went_bad_on_the_disk_is_named() {
         let error = read.unwrap_err();
         assert_eq!((error.side(), error.blocks()), (Some(Side::Device), vec![1]), "{error}");
         assert_eq!(error.device_address(), Some(address as u64));
+        assert!(back.iter().all(|byte| [0, b'-'].contains(byte)), "what has arrived of it is not left there");
     }
     let first = &mut back[..BLOCK_BYTES];
     file.read_at(first, 0).unwrap();

@@ -335,7 +335,7 @@ impl Audit {
         });
     }
 
-    /// Epoch of the newest snapshot of `main`, 0 without one: as it was made known here, which is verified with the sums.
+    /// Epoch of the newest snapshot of `main`, 0 without one: as it was made known here; where there is an audit, it is verified with the sums.
     pub(crate) fn newest_snapshot(&self) -> Epoch {
         self.sums.get().pointers.newest_snapshot
     }
