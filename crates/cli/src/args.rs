@@ -465,7 +465,7 @@ Example:
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Tell on standard error what was verified, when the program has ended; what goes by mappings (mmap) is not, and is not counted
+    /// Tell on standard error what was verified, when the program has ended, and how many calls failed or ended early since bytes were bad; what goes by mappings (mmap) is not verified, and not counted
     #[arg(long)]
     pub(crate) stats: bool,
     /// Say nothing on standard error when bytes are bad: the program gets its error, and that is all

@@ -72,7 +72,8 @@ pub enum Counter {
     WrittenBytes,
     /// Calls on files in a mount that were left to the system, as with O_APPEND.
     LeftAlone,
-    /// Calls that failed since bytes did not have their checksum.
+    /// Calls that failed since bytes did not have their checksum, and reads that ended before such bytes; an fsync whose blocks had gone bad
+    /// before they were stored, too.
     Bad,
     /// Of those that were left to the system, calls on files in mounts that do not offer the interface. The first one is told.
     Refused,

@@ -27,15 +27,16 @@ pub(crate) fn start() {
     }
 }
 
-/// A transfer has failed; says so if bytes were bad.
-pub(crate) fn failed(fd: c_int, error: &Error) {
+/// A transfer has failed, or a read has ended before bytes that are bad; says so if it was by such bytes. At once in the second case, too: to some
+/// programs a short read is the end of the file. `is_taken`: all bytes of the write are in the file.
+pub(crate) fn failed(fd: c_int, error: &Error, is_taken: bool) {
     let side = match error.kind {
         Kind::Memory => "in memory",
         Kind::Device => "on the device",
         _ => return,
     };
     counters::add(Counter::Bad, 1);
-    say(|process| line(&program(), process, &path(fd), side, error));
+    say(|process| line(&program(), process, &path(fd), side, error, is_taken));
 }
 
 /// Most blocks that a line about fsync names.
@@ -96,9 +97,12 @@ fn say(line: impl FnOnce(c_int) -> String) {
     }
 }
 
-fn line(program: &str, process: c_int, path: &str, side: &str, error: &Error) -> String {
+fn line(program: &str, process: c_int, path: &str, side: &str, error: &Error, is_taken: bool) -> String {
+    // A synchronous write is told of what is not on the disk of the file, which need not be its own.
+    let taken =
+        if is_taken { "; the bytes of this write are in the file: write again the blocks that it names" } else { "" };
     // Without the words of the system's, which may be asked for by nobody who may be in a signal handler: these errors have their own.
-    format!("holdfast: {program} ({process}): {path}: bad bytes {side}: {error}\n")
+    format!("holdfast: {program} ({process}): {path}: bad bytes {side}: {error}{taken}\n")
 }
 
 fn program() -> String {
@@ -144,8 +148,13 @@ mod tests {
         let mut error = Error::from_errno(Operation::Read, 12_288, libc::EIO, "it is bad");
         error.blocks = vec![3];
         assert_eq!(
-            line("cp", 12, &plain(b"/m/a\nb"), "in memory", &error),
+            line("cp", 12, &plain(b"/m/a\nb"), "in memory", &error, false),
             "holdfast: cp (12): /m/a\\nb: bad bytes in memory: read at byte 12288: it is bad (blocks [3])\n"
+        );
+        assert_eq!(
+            line("dd", 12, "/m/a", "in memory", &error, true),
+            "holdfast: dd (12): /m/a: bad bytes in memory: read at byte 12288: it is bad (blocks [3]); the bytes of this write are in the \
+             file: write again the blocks that it names\n"
         );
         let durability = |blocks: &[u64]| durability_line("cp", 12, "/m/a", "fsync", blocks);
         assert_eq!(

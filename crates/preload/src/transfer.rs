@@ -99,7 +99,7 @@ pub(crate) fn read(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At)
     if at == At::Own && done < length {
         sys::seek(fd, done as i64 - length as i64, libc::SEEK_CUR);
     }
-    finish(fd, &held, done, error, (Counter::Reads, Counter::ReadBytes))
+    finish(fd, &held, (done, length), error, (Counter::Reads, Counter::ReadBytes))
 }
 
 /// write(2) and its like.
@@ -151,7 +151,7 @@ pub(crate) fn write(fd: c_int, buffers: impl FnOnce() -> Option<Buffers>, at: At
     if at == At::Own && passed < length && sys::seek(fd, 0, libc::SEEK_CUR) == Some(start + length as i64) {
         sys::seek(fd, passed as i64 - length as i64, libc::SEEK_CUR);
     }
-    finish(fd, &held, done, error, (Counter::Writes, Counter::WrittenBytes))
+    finish(fd, &held, (done, length), error, (Counter::Writes, Counter::WrittenBytes))
 }
 
 /// The same by a descriptor that appends, whatever the position. What does not go in one request is left to the system, which keeps it together.
@@ -182,7 +182,7 @@ fn append(fd: c_int, held: &Held, buffers: &Buffers, at: At) -> Outcome {
         Err(Error { errno: libc::EFBIG, kind: Kind::System, .. }) => return left_alone(),
         Err(error) => (0, Some(error)),
     };
-    finish(fd, held, done, error, (Counter::Writes, Counter::WrittenBytes))
+    finish(fd, held, (done, length), error, (Counter::Writes, Counter::WrittenBytes))
 }
 
 /// How the kernel is to copy between two descriptors, past the program's memory.
@@ -236,7 +236,14 @@ fn is_told_once(error: &Error) -> bool {
     error.operation == Operation::Write && error.errno == libc::EIO && !error.in_transfer
 }
 
-fn finish(fd: c_int, held: &Held, done: usize, error: Option<Error>, counted: (Counter, Counter)) -> Outcome {
+/// So many of the `length` bytes are done.
+fn finish(
+    fd: c_int,
+    held: &Held,
+    (done, length): (usize, usize),
+    error: Option<Error>,
+    counted: (Counter, Counter),
+) -> Outcome {
     match error {
         Some(error) if done == 0 || is_told_once(&error) => match (error.kind, error.errno) {
             (Kind::Unsupported, _) => {
@@ -246,13 +253,16 @@ fn finish(fd: c_int, held: &Held, done: usize, error: Option<Error>, counted: (C
             (Kind::System, libc::EFAULT) => left_alone(),
             (Kind::System, libc::EPERM) if descriptor::is_write_refused() => left_alone(),
             (Kind::Memory | Kind::Device, errno) => {
-                tell::failed(fd, &error);
+                tell::failed(fd, &error, is_told_once(&error) && done.max(error.done) == length);
                 Outcome::Failed(errno)
             }
             (_, errno) => Outcome::Failed(errno),
         },
         // What was done counts; the next call meets the error.
         _ => {
+            if let Some(error) = error.filter(|error| error.operation == Operation::Read) {
+                tell::failed(fd, &error, false);
+            }
             counters::add(counted.0, 1);
             counters::add(counted.1, done);
             Outcome::Done(done)
