@@ -39,7 +39,9 @@ impl Read<'_, '_> {
     pub(crate) fn run(&mut self, sums: &mut Vec<Checksum>) -> Result<usize> {
         let read = self.verified(sums);
         let done = read.as_ref().map_or_else(|error| error.done, |done| *done);
-        parts::clear(self.buffers, done..self.touched.max(done));
+        if done < self.touched {
+            parts::clear(self.buffers, done..self.touched);
+        }
         read
     }
 

@@ -98,9 +98,8 @@ fn say(line: impl FnOnce(c_int) -> String) {
 }
 
 fn line(program: &str, process: c_int, path: &str, side: &str, error: &Error, is_taken: bool) -> String {
-    // A synchronous write is told of what is not on the disk of the file, which need not be its own.
-    let taken =
-        if is_taken { "; the bytes of this write are in the file: write again the blocks that it names" } else { "" };
+    // A synchronous write is told of what of the file is not on the disk, which need not be its own: to repeat it may append it twice.
+    let taken = if is_taken { "; the bytes of this write are in the file" } else { "" };
     // Without the words of the system's, which may be asked for by nobody who may be in a signal handler: these errors have their own.
     format!("holdfast: {program} ({process}): {path}: bad bytes {side}: {error}{taken}\n")
 }
@@ -153,8 +152,7 @@ mod tests {
         );
         assert_eq!(
             line("dd", 12, "/m/a", "in memory", &error, true),
-            "holdfast: dd (12): /m/a: bad bytes in memory: read at byte 12288: it is bad (blocks [3]); the bytes of this write are in the \
-             file: write again the blocks that it names\n"
+            "holdfast: dd (12): /m/a: bad bytes in memory: read at byte 12288: it is bad (blocks [3]); the bytes of this write are in the file\n"
         );
         let durability = |blocks: &[u64]| durability_line("cp", 12, "/m/a", "fsync", blocks);
         assert_eq!(
