@@ -23,6 +23,7 @@ use crate::requests::Requests;
 use crate::scribble::Moment;
 use crate::sealed::{Sealed, SealedSuperblock};
 use crate::slots::{self, Limits};
+use crate::snapshot::domain_of_list;
 use crate::tree::{Change, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
@@ -530,8 +531,17 @@ impl Trees {
             if let Err(scribble) = record.look(now_s) {
                 return Err(self.give_up_changed(base, scribble, object));
             }
-            if key.level > 0 && object.domain != DomainId::SYSTEM && base.disk.metadata.audits() {
-                self.audit.bounded(key, &dirty.block, record.page_bound);
+            if base.disk.metadata.audits() {
+                match (object.domain, key.level) {
+                    (DomainId::SYSTEM, 0) => {
+                        if let Some(domain) = domain_of_list(key.object) {
+                            let in_memory = self.kept.in_memory_at(domain, key.index);
+                            self.audit.entries(domain, key.index, &dirty.block, in_memory);
+                        }
+                    }
+                    (DomainId::SYSTEM, _) | (_, 0) => {}
+                    _ => self.audit.bounded(key, &dirty.block, record.page_bound),
+                }
             }
             if key.level == record.levels {
                 let sealed = record.replace(Record { root: pointer, ..Record::clone(record) }, epoch, now_s);

@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 
-/// Strikes these bytes of the list of snapshots in memory, unseen, and has the block written. Unmounts.
+/// Strikes these bytes of the list of snapshots in memory, unseen, and has the block written, which the audit would not let pass. Unmounts.
 fn struck_list(offset: usize) -> Rig {
     let rig = Rig::new();
-    let mount = rig.lab("epoch=60000");
+    let mount = rig.lab("epoch=60000,audit=none");
     fs::write(mount.join("f"), "first").unwrap();
     rig.run(["snapshot", "create", "m", "first"]).exits(0);
     fs::write(mount.join("f"), "second").unwrap();

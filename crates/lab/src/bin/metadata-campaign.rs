@@ -4,6 +4,7 @@ use clap::{Parser, ValueEnum};
 use holdfast_lab::metadata::{Kind, Plan, again, markdown, run, share, text};
 use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;
+use holdfast_physical::scribble::Pattern;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -29,27 +30,35 @@ struct Arguments {
     #[arg(long, default_value_t = 8000)]
     injections: u64,
     /// Strikes once, as a line says that was printed of a strike.
-    #[arg(long, conflicts_with_all = ["seed", "injections", "kind", "write"])]
+    #[arg(long, conflicts_with_all = ["seed", "injections", "kind", "pattern", "write"])]
     replay: Option<String>,
     /// Only this kind of metadata.
     #[arg(long)]
     kind: Option<String>,
+    /// Only in this way.
+    #[arg(long)]
+    pattern: Option<String>,
     /// Does without a protection, and must fail.
     #[arg(long)]
     plant: Option<Plant>,
     /// Writes the table to docs/metadata-campaign.md.
-    #[arg(long, conflicts_with_all = ["plant", "kind"])]
+    #[arg(long, conflicts_with_all = ["plant", "kind", "pattern"])]
     write: bool,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, injections, replay, kind, plant, write } = Arguments::parse();
+    let Arguments { seed, injections, replay, kind, pattern, plant, write } = Arguments::parse();
     let kind = kind.map(|name| Kind::all().find(|kind| kind.name() == name));
     if kind == Some(None) {
         eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
         return ExitCode::FAILURE;
     }
-    let is_whole = kind.is_none() && replay.is_none();
+    let pattern = pattern.map(|name| Pattern::ALL.into_iter().find(|pattern| pattern.name() == name));
+    if pattern == Some(None) {
+        eprintln!("the patterns are: {}", Pattern::ALL.map(Pattern::name).join(", "));
+        return ExitCode::FAILURE;
+    }
+    let is_whole = kind.is_none() && pattern.is_none() && replay.is_none();
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
     let metadata = match plant {
@@ -67,7 +76,10 @@ fn main() -> ExitCode {
     };
     let done = match &replay {
         Some(line) => again(line, metadata),
-        None => run(&Plan { seed, injections, metadata, kind: kind.flatten() }, &mut told),
+        None => {
+            let (kind, pattern) = (kind.flatten(), pattern.flatten());
+            run(&Plan { seed, injections, metadata, kind, pattern }, &mut told)
+        }
     };
     let done = match done {
         Ok(done) => done,

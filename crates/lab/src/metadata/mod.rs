@@ -20,7 +20,7 @@
 //!   all that it says apart from where blocks are; a check of it from scratch finds nothing; all contents are right when it is mounted anew;
 //! - *nobody notices*: each application operation has the answer that it should, then and later;
 //! - *it is named for what it is*: what was written over is found to be a scribble, if it is found, and not a logic bug, unless the pattern keeps
-//!   checksums; a logic bug is found, as one.
+//!   checksums; what no sum sees is found where the audit has it, and a logic bug is, both as that.
 
 mod answers;
 mod attributes;
@@ -171,6 +171,8 @@ pub struct Plan {
     pub metadata: MetadataProtection,
     /// Only this kind.
     pub kind: Option<Kind>,
+    /// Only in this way.
+    pub pattern: Option<Pattern>,
 }
 
 /// What a campaign has found.
@@ -201,10 +203,10 @@ impl Trial {
         !self.stored.is_empty() || !self.errors.is_empty() || self.is_misnamed()
     }
 
-    /// It was found to be what it is not. (What keeps checksums may be called a logic bug.)
+    /// It was found to be what it is not. (What keeps the checksum may be called a logic bug, and only the audit can find what no sum sees.)
     pub fn is_misnamed(&self) -> bool {
         match self.cell.pattern {
-            None => self.verdict != Verdict::Logic,
+            None | Some(Pattern::KeepAll) => self.verdict != Verdict::Logic,
             Some(Pattern::KeepChecksum) => false,
             Some(_) => self.verdict == Verdict::Logic,
         }

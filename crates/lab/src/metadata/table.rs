@@ -1,9 +1,10 @@
 //! The results for people.
 
 use super::coverage::{Row as Covered, Unreachable};
+use super::trial::{WHOLE_SLOT, fits};
 use super::{Done, Kind, Moment, Trial, Verdict, What};
 use crate::caught::PANIC;
-use holdfast_physical::scribble::Pattern;
+use holdfast_physical::scribble::{MetaKind, Pattern};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
@@ -181,6 +182,34 @@ fn unreachable(done: &Done) -> String {
     for need in done.coverage.known_lacking() {
         let _ = writeln!(out, "- {need}: at no moment, for one of these reasons.");
     }
+    out + &unaudited(done)
+}
+
+/// What is not struck so that no sum sees it, and why.
+fn unaudited(done: &Done) -> String {
+    let mut out = String::new();
+    for (kind, fields) in &done.fields {
+        let Kind::Store(block) = kind else { continue };
+        let names: Vec<&str> = fields.iter().map(String::as_str).filter(|field| *field != WHOLE_SLOT).collect();
+        let left: Vec<&str> = names.iter().copied().filter(|field| !fits(*kind, field, Pattern::KeepAll)).collect();
+        if !block.is_block() || left.is_empty() {
+            continue;
+        }
+        let left =
+            if left.len() == names.len() { "all fields".to_string() } else { format!("`{}`", left.join("`, `")) };
+        let _ = writeln!(
+            out,
+            "- *{kind}*, {left}, so that no sum sees it: no equation has it, or one that is of changes, which takes what it finds for what was there \
+             ([audit.md](audit.md#what-no-checksum-sees))."
+        );
+    }
+    if !out.is_empty() {
+        out.push_str(
+            "- The same of a record whose object the epoch had not changed before, of an entry in a list of snapshots that does not change, of a whole slot, and where an equation does not tell \
+             the word from what was there (a birth on the same side of the newest snapshot; a pointer without a tree).\n\
+             - All that is in no block, so that no sum sees it: it has two sums of another sort, a copy or a twin, and no way to take these along.\n",
+        );
+    }
     out
 }
 
@@ -225,10 +254,16 @@ fn beside_the_paper(done: &Done) -> String {
     let scribbles = count(|trial| trial.verdict == Verdict::Scribble);
     let logic = count(|trial| trial.verdict == Verdict::Logic);
     let stored = count(|trial| !trial.stored.is_empty());
+    let of_bitmap = |trial: &&Trial| {
+        let What::Field { kind, .. } = &trial.cell.what else { return false };
+        *kind == Kind::Store(MetaKind::Bitmap) && trial.cell.pattern == Some(Pattern::KeepAll)
+    };
+    let unseen = of(done.trials.iter().filter(of_bitmap));
+    let all_unseen = of(done.trials.iter().filter(|trial| trial.cell.pattern == Some(Pattern::KeepAll)));
     format!(
         "## Beside the paper's figures\n\n\
          The paper gives no figures of its injections: \"several test plans were built so that injected corruptions would be caught\" before the superblock was written, and \
-         those that flipped bits of the bitmap so that the checksum stayed what it was \"were always caught by the audit\" (§7.4). What it counts are bugs that \
+         those that flipped bits of the bitmap so that the checksum stayed what it was \"were always caught by the audit\" (§7.4); here {} of {}, and {} of {} with those of other fields that the audit has. What it counts are bugs that \
          the mechanisms met in five years (§7.5). Holdfast has had no such years: its figures are those of the strikes above, and say that the mechanisms find what they are \
          for, not how often there is something to find.\n\n\
          | | WAFL, in test | WAFL, at customers | here, struck on purpose |\n|---|---:|---:|---:|\n\
@@ -239,6 +274,10 @@ fn beside_the_paper(done: &Done) -> String {
          The last line of WAFL's is a rate: how often inconsistencies got to the disk, by hours of run time, over four releases with more and more of the mechanisms. All in all it fell to \
          less than a third. What is left is of metadata that the mechanisms did not protect yet. Its page protection takes 20 % of the \
          throughput, and is for diagnosis; here pages are locked in production where the processor has keys ([0026](decisions/0026-locked-pages.md)).\n\n",
+        unseen.logic,
+        unseen.injections,
+        all_unseen.logic,
+        all_unseen.injections,
         done.trials.len()
     )
 }
@@ -278,7 +317,9 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          bit or a program with a wrong pointer would, or something is changed wrongly by legal ways, as a logic bug would. Then the store goes on. \
          After the injections of the paper ([WAFL](https://www.usenix.org/conference/fast17/technical-sessions/presentation/kumar), §7.4).\n\n\
          - *patterns*: one bit; a word of 8 bytes; 16 to 512 bytes; a multiple of the CRC's polynomial, so that the CRC of the bytes stays what it was. \
-         All begin in the field that they are for. Of blocks of slots also *copy-slot*: a whole slot becomes what another of the same block is.\n\
+         All begin in the field that they are for. Of blocks of slots also *copy-slot*: a whole slot becomes what another of the same block is. And *keep-all*: a word, with \
+         both sums of the block taken along, as if neither saw it, of fields that the audit has, where something is changed legally afterwards: a record whose object the epoch has changed \
+         before, the bitmap, a list of snapshots that changes.\n\
          - *moments*: at rest; before and while a sync goes into the log; when the store has got a part of an epoch; before the recovery point, with the log in use; when it has got all of the \
          epoch; before a device request of the recovery point; before its superblock. Recovery points are made by a sync, a new \
          snapshot, and a deleted one.\n\
@@ -289,8 +330,8 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          something else; a check of it from scratch finds something; or contents are wrong when it is mounted again (closed, or after a power cut).\n\
          - *application errors*: an operation had another answer than it should, then or later.\n\
          - *bugs of names*: a request has operations that it did not mean, once; nothing of these may be done, and the request has to succeed.\n\
-         - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What was done \
-         wrongly is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
+         - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What no sum sees, and what was done \
+         wrongly, is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
          What was looked at in the same second is not looked at again ([0015](decisions/0015-metadata-in-place.md)), but for that of which nothing later would tell. So half of the strikes, by \
          the seed, come right after everything has been looked at, and what follows comes in the same second; at rest the store is asked at once, past the \
@@ -314,7 +355,7 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
     if done.broken().next().is_none() {
         out.push_str(
             "None of the strikes was stored, no application operation failed, and all that was found was named for what it is: what was written \
-             over a scribble (what keeps checksums may be called a logic bug), and what was done wrongly a logic bug. A strike that does not keep these \
+             over a scribble (what keeps the CRC may be called a logic bug), and what no sum sees or was done wrongly a logic bug. A strike that does not keep these \
              promises fails the campaign, and the test.\n\n",
         );
     }

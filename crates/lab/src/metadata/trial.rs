@@ -24,11 +24,11 @@ use std::time::Duration;
 pub(super) const WHOLE_SLOT: &str = "whole slot";
 
 /// Whether something called so is struck in this way.
-pub(super) fn fits(field: &str, pattern: Pattern) -> bool {
+pub(super) fn fits(kind: Kind, field: &str, pattern: Pattern) -> bool {
     match pattern {
         Pattern::CopySlot => field == WHOLE_SLOT,
-        // Nothing but the audit is to find it, which has no equation for some fields (`docs/audit.md`): tests of the physical layer strike it.
-        Pattern::KeepAll => false,
+        // Nothing but the audit is to find it, which has no equation for some fields (`docs/audit.md`): tests of the physical layer strike these.
+        Pattern::KeepAll => field != WHOLE_SLOT && matches!(kind, Kind::Store(kind) if kind.is_audited(field)),
         _ => field != WHOLE_SLOT,
     }
 }
@@ -92,6 +92,17 @@ fn survey(memory: &Memory, moment: Moment) -> Fields {
 }
 
 impl Twin {
+    /// Whether something of the kind that is struck at this moment so that no sum sees it is changed legally afterwards, where there is such a thing. The
+    /// bitmap always is, and of records those are struck that are. A snapshot list changes with a snapshot, before anything else of its epoch, and is
+    /// looked at when the epoch is put together.
+    pub(super) fn changes_later(&self, kind: Kind, event: usize) -> bool {
+        let changes = |(moment, fields): &(Moment, Fields)| {
+            let is_there = |(of, state, _): &(Kind, State, String)| (*of, *state) == (kind, State::Changed);
+            matches!(moment, Moment::Between | Moment::Applied) && fields.iter().any(is_there)
+        };
+        kind != Kind::Store(MetaKind::SnapshotList) || self.survey[event..].iter().any(changes)
+    }
+
     pub(super) fn run(store: &Reference, script: u64, metadata: MetadataProtection) -> Result<Twin, String> {
         let found = Arc::new(Mutex::new(Vec::new()));
         let note = found.clone();
@@ -155,6 +166,10 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Result<String, String> {
             // No room, say: nobody has met anything.
             Err(error) => Err(format!("it could not be done: {error}")),
         },
+        (What::Field { kind: Kind::Store(kind), state, field }, Some(Pattern::KeepAll)) => {
+            let struck = lab.strike_audited(*kind, *state, field, seed).map(|struck| struck.to_string());
+            struck.map_err(|_| "nothing that an equation counts of it is changed legally afterwards".into())
+        }
         (What::Field { kind: Kind::Store(kind), state, field }, Some(pattern)) => {
             let (states, field) = (vec![*state], Some(field.clone()).filter(|field| field != WHOLE_SLOT));
             let choice = Choice { states, field, ..Choice::of(*kind, pattern, seed) };

@@ -1,7 +1,8 @@
 //! Metadata in memory that is written to as nobody may. More of it: the program metadata-campaign.
 
-use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, again, run, text};
+use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Verdict, again, run, text};
 use holdfast_physical::MetadataProtection;
+use holdfast_physical::scribble::{MetaKind, Pattern};
 
 fn strike(plan: &Plan) -> Done {
     run(plan, &mut |_| {}).unwrap()
@@ -15,14 +16,14 @@ fn nothing_of_it_is_stored_and_nobody_above_notices() {
     println!(
         "replay: HOLDFAST_SEED={seed} HOLDFAST_INJECTIONS={injections} cargo test -p holdfast-lab --test it metadata::nothing"
     );
-    let done = strike(&Plan { seed, injections, metadata: MetadataProtection::default(), kind: None });
+    let done = strike(&Plan { seed, injections, metadata: MetadataProtection::default(), kind: None, pattern: None });
     assert!(done.broken().next().is_none(), "seed {seed}:\n{}", text(&done));
 }
 
 #[test]
 fn without_protection_it_is_stored() {
     for metadata in [MetadataProtection::Off, MetadataProtection::Rolling] {
-        let done = strike(&Plan { seed: 1, injections: 50, metadata, kind: None });
+        let done = strike(&Plan { seed: 1, injections: 50, metadata, kind: None, pattern: None });
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert!(stored > 0, "{metadata:?}:\n{}", text(&done));
     }
@@ -32,7 +33,7 @@ fn without_protection_it_is_stored() {
 #[test]
 fn each_field_is_struck_in_each_way_and_no_cell_twice() {
     let kind = Some(Kind::Page(PageKind::Link));
-    let plan = |injections| Plan { seed: 7, injections, metadata: MetadataProtection::default(), kind };
+    let plan = |injections| Plan { seed: 7, injections, metadata: MetadataProtection::default(), kind, pattern: None };
     let (needs, cells) = (strike(&plan(1)).coverage.needs().0, strike(&plan(1)).coverage.cells().0);
     // Two fields, four patterns, two sides.
     assert_eq!(needs, 16);
@@ -47,4 +48,26 @@ fn each_field_is_struck_in_each_way_and_no_cell_twice() {
         assert_eq!((told(trial), told(trial)), (told(same), told(&alone.trials[0])));
     }
     assert!(again("0:0:1:link-page:clean:bit", MetadataProtection::default()).is_err());
+}
+
+/// Of a field that the audit has, in a place where something is put legally afterwards. (For more of them, `metadata-campaign --pattern keep-all`.)
+#[test]
+fn what_no_sum_sees_is_a_logic_bug_and_goes_unseen_without_the_audit() {
+    for kind in [MetaKind::ObjectTable, MetaKind::Bitmap, MetaKind::SnapshotList] {
+        let plan = |metadata| Plan {
+            seed: 3,
+            injections: 8,
+            metadata,
+            kind: Some(Kind::Store(kind)),
+            pattern: Some(Pattern::KeepAll),
+        };
+        let done = strike(&plan(MetadataProtection::Audited));
+        assert_eq!((done.trials.len(), done.broken().count()), (8, 0), "{}", text(&done));
+        // What an equation would have found is not found, and of lists it is stored.
+        let done = strike(&plan(MetadataProtection::Rolling));
+        assert_eq!(done.broken().count(), 8, "{}", text(&done));
+        assert!(done.trials.iter().all(|trial| trial.verdict == Verdict::Harmless), "{}", text(&done));
+        let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
+        assert_eq!(stored > 0, kind == MetaKind::SnapshotList, "{}", text(&done));
+    }
 }

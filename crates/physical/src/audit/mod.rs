@@ -226,9 +226,9 @@ const EQUATIONS: [Equation; 21] = [
     },
     Equation {
         name: "snapshots",
-        left: "entries of the snapshot lists: those of the last recovery point, those put since, less those taken out",
+        left: "entries of the snapshot lists: those of the last recovery point, those put since, less those taken out, and what blocks that change have otherwise",
         right: "snapshots in memory",
-        sides: |facts| (facts.listed + facts.sums.listed, facts.snapshots),
+        sides: |facts| (facts.listed + facts.sums.listed + facts.sums.listed_otherwise, facts.snapshots),
     },
     Equation {
         name: "metadata",
@@ -336,7 +336,7 @@ impl Trees {
             listed,
             snapshots: match base.commit_order {
                 // A bug for the lab, which a crash is to show.
-                CommitOrder::ListNothing => listed + sums.listed,
+                CommitOrder::ListNothing => listed + sums.listed + sums.listed_otherwise,
                 _ => self.kept.in_memory(),
             },
             unmatched: self.audit.unmatched(),

@@ -4,13 +4,15 @@ use super::twin::{Sum, Twin, sums};
 use super::{Compared, Digest};
 use crate::alloc::{Alloc, fixed};
 use crate::audit::changes::{Pointers, births_of, blocks_of, entry_number};
-use crate::format::{BITS, DeadRun, Label, POINTERS};
+use crate::format::snapshot::SNAPSHOT_BYTES;
+use crate::format::{BITS, DeadRun, Label, POINTERS, SNAPSHOTS};
 use crate::meta_block::{MetaBlock, MetadataProtection, NodeKey, Scribble, Watched};
 use crate::module::log_area;
 use crate::objects::{holder, map_of, orphans_of};
 use crate::scribble::Cells;
 use crate::tree::span;
 use crate::words::CHUNK_WORDS;
+use holdfast_integrity::crc64;
 use holdfast_object::{DomainId, Epoch, ObjectId, ObjectKey};
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,6 +63,8 @@ sums! {
         pub(super) beyond: u64,
         /// Entries of snapshot lists.
         pub(super) listed: Digest,
+        /// What blocks of snapshot lists that change have as they are complete, less the snapshots in memory that are to be there.
+        pub(super) listed_otherwise: Digest,
 
         // Done.
         /// Blocks that one more pointer names, less those that one names less: their first addresses, and their second ones.
@@ -233,6 +237,15 @@ impl Audit {
         let (start, width) = (key.index * span(key.level), span(key.level - 1));
         let first = page_bound.saturating_sub(start).div_ceil(width).min(POINTERS);
         self.beyond((first..POINTERS).filter(|slot| !block.pointer_kind_is_hole(*slot as usize)).count() as u64);
+    }
+
+    /// A block of the snapshot list of a domain is complete, which is to have these snapshots and no others, whether or not they change: what goes to the
+    /// device with those that do goes unseen else.
+    pub(crate) fn entries(&mut self, domain: DomainId, page: u64, block: &MetaBlock, in_memory: Digest) {
+        let used = (0..SNAPSHOTS).filter(|slot| *block.snapshot(*slot as usize) != [0; SNAPSHOT_BYTES]);
+        let number = |slot: u64| listed_digest(domain, page * SNAPSHOTS + slot, crc64(block.snapshot(slot as usize)));
+        let more = used.fold(Digest::NOTHING, |all, slot| all + number(slot)) - in_memory;
+        self.sums.change(|sums| sums.listed_otherwise += more);
     }
 
     /// So many pointers of an object are at or beyond its bound.

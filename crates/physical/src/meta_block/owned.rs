@@ -111,6 +111,11 @@ impl OwnedBlock {
         self.changed
     }
 
+    /// Whether it is complete, and does not change any more.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
+    }
+
     /// No changes from now on: the block is as on the device. Gives what tells of changes until then, which is to be audited
     /// ([`crate::audit::Audit::complete`]).
     #[must_use]

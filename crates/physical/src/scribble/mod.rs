@@ -10,11 +10,13 @@
 //! | `choice` | choosing what is written over, and with what |
 //! | `aim` | the same for what is not the store's |
 //! | `ambush` | strikes that wait until a recovery point is made |
+//! | `audited` | what no sum sees, where the audit is to find it |
 //! | `logic` | wrong changes by legal ways |
 //! | `facts` | what a recovery point says, to be compared |
 
 mod aim;
 mod ambush;
+mod audited;
 mod cells;
 mod choice;
 mod facts;
@@ -183,12 +185,13 @@ impl MetaKind {
         }
     }
 
-    fn is_block(self) -> bool {
+    /// Whether it is of blocks that have two sums beside them.
+    pub fn is_block(self) -> bool {
         self <= MetaKind::DeadList
     }
 
     /// Whether the audit finds it if this field of a block goes bad so that neither of its sums sees it ([`Pattern::KeepAll`]), once something is
-    /// changed legally there: the first column in docs/audit.md, *What no checksum sees*.
+    /// changed legally there, or, of the bitmap and of a snapshot list, in that block: the first column in docs/audit.md, *What no checksum sees*.
     pub fn is_audited(self, field: &str) -> bool {
         match self {
             MetaKind::ObjectTable => {

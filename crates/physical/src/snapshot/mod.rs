@@ -189,6 +189,13 @@ impl Kept {
         self.domains.iter().map(of).fold(Digest::NOTHING, |all, digest| all + digest)
     }
 
+    /// The same of one block of the list of a domain.
+    pub(crate) fn in_memory_at(&self, domain: DomainId, page: u64) -> Digest {
+        let there = self.domains.get(&domain).into_iter().flat_map(OfDomain::sums);
+        let there = there.filter(|(slot, _)| u64::from(*slot) / SNAPSHOTS == page);
+        there.fold(Digest::NOTHING, |all, (slot, sum)| all + listed_digest(domain, slot.into(), sum))
+    }
+
     /// A logic bug, or a scribble, for tests.
     #[cfg(test)]
     pub(crate) fn alter(&mut self, domain: DomainId, is_legal: bool, change: fn(&mut StoredSnapshot)) {
@@ -503,7 +510,8 @@ impl Trees {
     }
 }
 
-fn domain_of_list(id: u64) -> Option<DomainId> {
+/// The domain that has its snapshot list in the object of domain 0 with this id.
+pub(crate) fn domain_of_list(id: u64) -> Option<DomainId> {
     let domain = DomainId((id / 16) as u16);
     (id >= 16 && snapshots_of(domain) == id).then_some(domain)
 }

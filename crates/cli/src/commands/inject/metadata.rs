@@ -165,8 +165,9 @@ fn unseen(arguments: &Inject, done: &MetadataStruck) -> Option<&'static str> {
     };
     Some(match done.struck.iter().all(is_audited) {
         true => {
-            "No checksum sees it. This field is audited: a legal change in that place is found to be a logic bug when a recovery point is made \
-             (not with audit=none), and nothing of it is stored. Until then, and where nothing changes there, it is taken for good."
+            "No checksum sees it. This field is audited: a legal change in that place (of a bitmap or a snapshot-list, in that block) is found to be a \
+             logic bug when a recovery point is made (not with audit=none), and nothing of it is stored. Until then, and where nothing changes there, it is \
+             taken for good."
         }
         false => {
             "No checksum sees it, and no equation of the audit has this field: whoever uses it takes it for good, and the next change of that \

@@ -139,3 +139,33 @@ fn without_the_audit_what_no_sum_sees_is_stored() {
         assert!(matches!(of(&rolling), Some(Fate::Checked | Fate::Stored)), "{field}: {:?}", of(&rolling));
     }
 }
+
+/// It goes to the device with the one that changes, and an equation of changes knows nothing of it.
+#[test]
+fn an_entry_of_a_list_that_no_sum_sees_is_a_logic_bug_as_another_one_changes() {
+    let made = Timestamp { secs: 1, nanos: 0 };
+    for metadata in [MetadataProtection::Audited, MetadataProtection::Compared, MetadataProtection::Rolling] {
+        // The snapshot's, and a free one.
+        for slot in [0, 3] {
+            let rig = rig_with(metadata);
+            rig.commit().unwrap();
+            let before = rig.stored();
+            let list = target(&rig, MetaKind::SnapshotList, State::Clean);
+            let struck = rig.module.lab().strike_unseen(&list, 1024 * slot + 600, &[1 << 5]).expect("it is there");
+            let create = || rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "after", made).unwrap();
+            create();
+            match rig.commit() {
+                Ok(()) => assert_eq!(metadata, MetadataProtection::Rolling, "{struck} is stored"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.contains("\"snapshots\"") && error.contains("a logic bug"), "{struck}: {error}");
+                    assert_eq!(rig.stored(), before, "{struck}");
+                    rig.module.begin_anew().unwrap();
+                    create();
+                    rig.commit().unwrap();
+                    assert_eq!(rig.module.status().counters.scribbles, 0, "{struck}");
+                }
+            }
+        }
+    }
+}
