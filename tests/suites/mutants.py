@@ -69,6 +69,7 @@ MUTANTS = [
     ("heads of the log before they are written", PHYSICAL, LOG, "if rolls && let Err(scribble) = body.verify_heads([&head, &copy], &headers) {", "if let Err(scribble) = Ok::<(), Scribble>(()) {"),
     ("heads of the log after they were written", PHYSICAL, LOG, "let heads = body.verify_heads([&head, &copy], &headers);", "let heads: std::result::Result<(), Scribble> = Ok(());"),
     ("pages after they were written to the log", PHYSICAL, LOG, "let pages = pages.iter().try_for_each(Page::verify);", "let pages: Result<()> = Ok(());"),
+    ("record of an object that has not changed", PHYSICAL, COMMIT, "misfit.and_then(|()| slots::check_owners(key, parts, is_changed)).err();", "{ let _ = is_changed; misfit.err() };"),
     ("bound that sinks", PHYSICAL, COMMIT, "self.audit_bound(base, *key, record);", "let _ = (key, record);"),
     ("bound of a page alone", PHYSICAL, COMMIT, "let is_beyond = record.page_bound == 0 && !record.root.is_hole();", "let is_beyond = false;"),
     ("checksum of a page of names", NAMING, ROLLED, "self.crc64 ^= delta.crc64;", ""),

@@ -235,6 +235,11 @@ impl Cache {
                     wrong.get_or_insert((key, "no record".to_string()));
                     continue;
                 }
+                // Of what has just been written from memory: it says what a layer between cannot make anything of.
+                Err(Error::Corrupt(why)) => {
+                    wrong.get_or_insert((key, why.to_string()));
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             written.blocks.insert(object.id, stored.blocks);

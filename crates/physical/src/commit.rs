@@ -28,7 +28,7 @@ use crate::tree::{Change, Trees, span};
 use crate::written_pages::WrittenPages;
 use holdfast_guard as guard;
 use holdfast_integrity::{Checksum, StoredSums, prefetch};
-use holdfast_object::{DomainId, Epoch, Error, ObjectKey, Result, Timestamp};
+use holdfast_object::{DomainId, Epoch, Error, ObjectId, ObjectKey, Result, Timestamp};
 use parking_lot::RwLockWriteGuard;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -513,7 +513,16 @@ impl Trees {
             };
             let watched = dirty.block.release();
             if base.disk.metadata.rolls() && self.misfit.is_none() {
-                let misfit = slots::check(dirty.block.bytes(), key, dirty.block.changed_parts(), limits).err();
+                let parts = dirty.block.changed_parts();
+                let is_changed = |id: u64| match key.object {
+                    0 => self.system.contains_key(&id),
+                    table => {
+                        let domain = DomainId((table / 16) as u16);
+                        self.changed.contains_key(&ObjectKey { domain, object: ObjectId(id) })
+                    }
+                };
+                let misfit = slots::check(dirty.block.bytes(), key, parts, limits);
+                let misfit = misfit.and_then(|()| slots::check_owners(key, parts, is_changed)).err();
                 self.misfit = misfit.map(|misfit| (key, address[0], misfit));
             }
             self.audit.complete(key, &dirty.block, watched);

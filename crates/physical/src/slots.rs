@@ -236,6 +236,29 @@ fn record(key: NodeKey, slot: usize, bytes: &[u8; RECORD_BYTES], limits: Limits)
     }
 }
 
+/// Whether the records that have changed in a block of an object table are of objects that have: a good one in the place of another is none by itself.
+///
+/// # Errors
+/// The first one that is not.
+pub(crate) fn check_owners(
+    key: NodeKey,
+    parts: Parts,
+    is_changed: impl Fn(u64) -> bool,
+) -> std::result::Result<(), Misfit> {
+    const PARTS: usize = RECORD_BYTES / PART_BYTES;
+    if key.level > 0 || kind_of(key) != Some(SystemKind::ObjectTable) {
+        return Ok(());
+    }
+    for slot in 0..RECORDS as usize {
+        let id = key.index.saturating_mul(RECORDS).saturating_add(slot as u64);
+        if parts.0 >> (PARTS * slot) & ((1 << PARTS) - 1) != 0 && !is_changed(id) {
+            let fault = Fault::new("record", "one of an object that the epoch has changed", format!("that of {id}"));
+            return Err(Misfit { slot, fault });
+        }
+    }
+    Ok(())
+}
+
 /// Whether the bits of all numbers that are not `inside` are as they must be.
 fn bits(
     key: NodeKey,

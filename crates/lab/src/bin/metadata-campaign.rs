@@ -1,7 +1,7 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
-use holdfast_lab::metadata::{Kind, Plan, again, markdown, run, share, text};
+use holdfast_lab::metadata::{Kind, Plan, Ways, again, markdown, run, share, text};
 use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::Pattern;
@@ -35,7 +35,7 @@ struct Arguments {
     /// Only this kind of metadata.
     #[arg(long)]
     kind: Option<String>,
-    /// Only in this way.
+    /// Only in this way; or logic-bug, for these.
     #[arg(long)]
     pattern: Option<String>,
     /// Does without a protection, and must fail.
@@ -53,12 +53,16 @@ fn main() -> ExitCode {
         eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
         return ExitCode::FAILURE;
     }
-    let pattern = pattern.map(|name| Pattern::ALL.into_iter().find(|pattern| pattern.name() == name));
-    if pattern == Some(None) {
-        eprintln!("the patterns are: {}", Pattern::ALL.map(Pattern::name).join(", "));
+    let ways = match pattern.as_deref() {
+        None => Some(Ways::All),
+        Some("logic-bug") => Some(Ways::Bugs),
+        Some(name) => Pattern::ALL.into_iter().find(|pattern| pattern.name() == name).map(Ways::Pattern),
+    };
+    let Some(ways) = ways else {
+        eprintln!("the patterns are: {}, logic-bug", Pattern::ALL.map(Pattern::name).join(", "));
         return ExitCode::FAILURE;
-    }
-    let is_whole = kind.is_none() && pattern.is_none() && replay.is_none();
+    };
+    let is_whole = kind.is_none() && ways == Ways::All && replay.is_none();
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
     let metadata = match plant {
@@ -76,10 +80,7 @@ fn main() -> ExitCode {
     };
     let done = match &replay {
         Some(line) => again(line, metadata),
-        None => {
-            let (kind, pattern) = (kind.flatten(), pattern.flatten());
-            run(&Plan { seed, injections, metadata, kind, pattern }, &mut told)
-        }
+        None => run(&Plan { seed, injections, metadata, kind: kind.flatten(), ways }, &mut told),
     };
     let done = match done {
         Ok(done) => done,

@@ -21,7 +21,7 @@ impl Need {
     pub(super) fn of(cell: &Cell) -> Need {
         let (kind, name) = match &cell.what {
             What::Field { kind, field, .. } => (Some(*kind), field.clone()),
-            bug @ (What::Bug(_) | What::NameBug(_)) => (None, bug.to_string()),
+            bug @ (What::Bug(_) | What::NameBug(_) | What::Wrong { .. }) => (None, bug.to_string()),
         };
         Need { kind, name, pattern: cell.pattern, is_before: cell.moment.is_before_updates() }
     }
@@ -94,14 +94,14 @@ pub struct Unreachable {
 fn kind_of(cell: &Cell) -> Option<Kind> {
     match cell.what {
         What::Field { kind, .. } => Some(kind),
-        What::Bug(_) | What::NameBug(_) => None,
+        What::Bug(_) | What::NameBug(_) | What::Wrong { .. } => None,
     }
 }
 
 fn field(cell: &Cell) -> Option<(Kind, &str)> {
     match &cell.what {
         What::Field { kind, field, .. } => Some((*kind, field)),
-        What::Bug(_) | What::NameBug(_) => None,
+        What::Bug(_) | What::NameBug(_) | What::Wrong { .. } => None,
     }
 }
 
@@ -149,9 +149,10 @@ impl Coverage {
         self.lacking().iter().filter(|need| need.is_known_to_lack()).map(ToString::to_string).collect()
     }
 
-    /// Not of one kind alone.
+    /// Not of one kind alone, or of bugs.
     fn is_whole(&self) -> bool {
-        self.there.iter().any(|cell| kind_of(cell).is_none())
+        let has = |is_bug: bool| self.there.iter().any(|cell| kind_of(cell).is_none() == is_bug);
+        has(true) && has(false)
     }
 
     /// By kind, logic bugs last.

@@ -55,18 +55,23 @@ fn places(plan: &Plan, twins: &[Twin], done: &mut Done) -> Places {
             };
             for (kind, state, field) in fields.iter().filter(|(kind, ..)| plan.kind.is_none_or(|only| only == *kind)) {
                 done.fields.entry(*kind).or_default().insert(field.clone());
-                let is_asked = |pattern: &Pattern| plan.pattern.is_none_or(|only| only == *pattern);
+                let is_asked = |pattern: &Pattern| plan.ways.has(*pattern);
                 let is_found = |pattern: &Pattern| *pattern != Pattern::KeepAll || twin.changes_later(*kind, event);
                 let fits = |pattern: &Pattern| trial::fits(*kind, field, *pattern) && is_found(pattern);
                 for pattern in Pattern::ALL.into_iter().filter(|pattern| is_asked(pattern) && fits(pattern)) {
                     there(What::Field { kind: *kind, state: *state, field: field.clone() }, Some(pattern));
                 }
             }
-            if plan.kind.is_some() || plan.pattern.is_some() {
+            if plan.kind.is_some() || !plan.ways.has_bugs() {
                 continue;
             }
             let bugs = LogicBug::ALL.into_iter().filter(|bug| trial::can_have_bug(*bug, moment));
             bugs.for_each(|bug| there(What::Bug(bug), None));
+            for (kind, state, field) in fields {
+                if let Some(kind) = trial::can_be_wrong(*kind, *state, field, moment) {
+                    there(What::Wrong { kind, field: field.clone() }, None);
+                }
+            }
             if script::can_have_name_bugs(moment) {
                 NameBug::ALL.into_iter().for_each(|bug| there(What::NameBug(bug), None));
             }

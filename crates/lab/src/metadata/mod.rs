@@ -96,6 +96,13 @@ pub enum What {
     Bug(LogicBug),
     /// By the name space.
     NameBug(NameBug),
+    /// A field of something that the epoch has changed is changed wrongly, by who may change it.
+    Wrong {
+        /// What it is.
+        kind: MetaKind,
+        /// By name.
+        field: String,
+    },
 }
 
 impl std::fmt::Display for What {
@@ -104,6 +111,7 @@ impl std::fmt::Display for What {
             What::Field { kind, state, field } => write!(f, "{kind} ({}), {field}", state.name()),
             What::Bug(bug) => write!(f, "logic bug {bug}"),
             What::NameBug(bug) => write!(f, "logic bug of names {bug}"),
+            What::Wrong { kind, field } => write!(f, "{kind} changed wrongly, {field}"),
         }
     }
 }
@@ -171,8 +179,30 @@ pub struct Plan {
     pub metadata: MetadataProtection,
     /// Only this kind.
     pub kind: Option<Kind>,
-    /// Only in this way.
-    pub pattern: Option<Pattern>,
+    /// In which ways.
+    pub ways: Ways,
+}
+
+/// Ways of a campaign.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ways {
+    /// All of them, and logic bugs.
+    #[default]
+    All,
+    /// This one.
+    Pattern(Pattern),
+    /// Logic bugs only, wrong changes of fields among them.
+    Bugs,
+}
+
+impl Ways {
+    fn has(self, pattern: Pattern) -> bool {
+        matches!(self, Ways::All) || self == Ways::Pattern(pattern)
+    }
+
+    fn has_bugs(self) -> bool {
+        !matches!(self, Ways::Pattern(_))
+    }
 }
 
 /// What a campaign has found.

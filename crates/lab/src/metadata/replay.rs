@@ -6,11 +6,12 @@ use super::{Cell, Done, Kind, Trial, What, script};
 use crate::enemy::reference::Reference;
 use holdfast_naming::NameBug;
 use holdfast_physical::MetadataProtection;
-use holdfast_physical::scribble::{LogicBug, Pattern, State};
+use holdfast_physical::scribble::{LogicBug, MetaKind, Pattern, State};
 
 /// Kinds are not called so.
 const BUG: &str = "bug";
 const NAME_BUG: &str = "name-bug";
+const WRONG: &str = "wrong";
 
 impl Trial {
     /// What [`again`] takes.
@@ -22,6 +23,7 @@ impl Trial {
             }
             What::Bug(bug) => format!("{BUG}:{bug}"),
             What::NameBug(bug) => format!("{NAME_BUG}:{bug}"),
+            What::Wrong { kind, field } => format!("{WRONG}:{kind}:{field}"),
         };
         format!("{script}:{event}:{choice}:{what}")
     }
@@ -35,13 +37,21 @@ fn what(kind: &str, rest: &[&str]) -> Result<(What, Option<Pattern>), String> {
     Ok(match (kind, rest) {
         (BUG, [bug]) => (What::Bug(named(LogicBug::ALL, bug, ToString::to_string)?), None),
         (NAME_BUG, [bug]) => (What::NameBug(named(NameBug::ALL, bug, ToString::to_string)?), None),
+        (WRONG, [kind, field]) => {
+            let kind = named(MetaKind::ALL, kind, ToString::to_string)?;
+            (What::Wrong { kind, field: (*field).to_string() }, None)
+        }
         (_, [state, pattern, field]) => {
             let kind = named(Kind::all(), kind, ToString::to_string)?;
             let state = named(State::ALL, state, |state| state.name().to_string())?;
             let pattern = named(Pattern::ALL, pattern, ToString::to_string)?;
             (What::Field { kind, state, field: (*field).to_string() }, Some(pattern))
         }
-        _ => return Err("a strike is SCRIPT:MOMENT:CHOICE:KIND:STATE:PATTERN:FIELD, or …:bug:NAME".into()),
+        _ => {
+            return Err(
+                "a strike is SCRIPT:MOMENT:CHOICE:KIND:STATE:PATTERN:FIELD, …:bug:NAME, or …:wrong:KIND:FIELD".into()
+            );
+        }
     })
 }
 

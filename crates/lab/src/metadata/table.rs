@@ -86,9 +86,10 @@ fn by_moment(done: &Done) -> String {
 fn by_bug(done: &Done) -> String {
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
     for trial in &done.trials {
-        match trial.cell.what {
+        match &trial.cell.what {
             What::Bug(bug) => rows.entry(bug.to_string()).or_default().add(trial),
             What::NameBug(bug) => rows.entry(format!("names: {bug}")).or_default().add(trial),
+            What::Wrong { kind, .. } => rows.entry(format!("changed wrongly: {kind}")).or_default().add(trial),
             What::Field { .. } => {}
         }
     }
@@ -303,6 +304,8 @@ const LEFT_OUT: &str = "## Left out\n\n\
     from admission on; numbers about an object (up to which transaction its changes are durable, whether the log has its creation), the number of the last \
     transaction, and where the operation log begins and ends are kept three times; tests of the cache \
     strike these (`cargo test -p holdfast-cache --test it pending::`).\n\
+    - *Wrong legal changes* of what nothing else says, or of which the code's own bugs are planted: \
+    [0035](decisions/0035-what-metadata-protection-deviates-in.md#wrong-changes-by-field) has which, and why.\n\
     - *Kinds and classes of objects in the cache*: values of the program's own, of which there is none that is none; all other attributes are struck.\n\n";
 
 /// The page `docs/metadata-campaign.md`. `command` makes it, of the sources of `commit`.
@@ -330,6 +333,8 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          something else; a check of it from scratch finds something; or contents are wrong when it is mounted again (closed, or after a power cut).\n\
          - *application errors*: an operation had another answer than it should, then or later.\n\
          - *bugs of names*: a request has operations that it did not mean, once; nothing of these may be done, and the request has to succeed.\n\
+         - *changed wrongly*: a word of a field of something that the epoch has changed becomes another by the update that is for it, so that all sums are right, and nothing else that \
+         belongs to it is done ([audit](audit.md#wrong-changes-field-by-field)).\n\
          - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What no sum sees, and what was done \
          wrongly, is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
          [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\

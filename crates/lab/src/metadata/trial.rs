@@ -59,6 +59,14 @@ pub(super) fn can_have_bug(bug: LogicBug, moment: Moment) -> bool {
     }
 }
 
+/// What it is, if a field is to be changed wrongly at a moment, by who may: of what the epoch has changed and is changing, records when it changes nothing
+/// more in them.
+pub(super) fn can_be_wrong(kind: Kind, state: State, field: &str, moment: Moment) -> Option<MetaKind> {
+    let Kind::Store(kind) = kind else { return None };
+    let is_then = moment == Moment::Applied || moment == Moment::Between && kind != MetaKind::Record;
+    (is_then && state == State::Changed && field != WHOLE_SLOT && kind.is_held_against(field)).then_some(kind)
+}
+
 /// What the last recovery point on a device says.
 fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 3], String> {
     let told = |error: holdfast_object::Error| error.to_string();
@@ -166,6 +174,10 @@ fn strike(memory: &Memory, cell: &Cell, seed: u64) -> Result<String, String> {
             // No room, say: nobody has met anything.
             Err(error) => Err(format!("it could not be done: {error}")),
         },
+        (What::Wrong { kind, field }, _) => {
+            let changed = lab.change_wrongly(*kind, field, seed).map(|changed| changed.to_string());
+            changed.map_err(|_| "nothing has it that the epoch is changing".into())
+        }
         (What::Field { kind: Kind::Store(kind), state, field }, Some(Pattern::KeepAll)) => {
             let struck = lab.strike_audited(*kind, *state, field, seed).map(|struck| struck.to_string());
             struck.map_err(|_| "nothing that an equation counts of it is changed legally afterwards".into())

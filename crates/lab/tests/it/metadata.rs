@@ -1,6 +1,6 @@
 //! Metadata in memory that is written to as nobody may. More of it: the program metadata-campaign.
 
-use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Verdict, again, run, text};
+use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Verdict, Ways, What, again, run, text};
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{MetaKind, Pattern};
 
@@ -16,14 +16,14 @@ fn nothing_of_it_is_stored_and_nobody_above_notices() {
     println!(
         "replay: HOLDFAST_SEED={seed} HOLDFAST_INJECTIONS={injections} cargo test -p holdfast-lab --test it metadata::nothing"
     );
-    let done = strike(&Plan { seed, injections, metadata: MetadataProtection::default(), kind: None, pattern: None });
+    let done = strike(&Plan { seed, injections, metadata: MetadataProtection::default(), kind: None, ways: Ways::All });
     assert!(done.broken().next().is_none(), "seed {seed}:\n{}", text(&done));
 }
 
 #[test]
 fn without_protection_it_is_stored() {
     for metadata in [MetadataProtection::Off, MetadataProtection::Rolling] {
-        let done = strike(&Plan { seed: 1, injections: 50, metadata, kind: None, pattern: None });
+        let done = strike(&Plan { seed: 1, injections: 50, metadata, kind: None, ways: Ways::All });
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert!(stored > 0, "{metadata:?}:\n{}", text(&done));
     }
@@ -33,7 +33,8 @@ fn without_protection_it_is_stored() {
 #[test]
 fn each_field_is_struck_in_each_way_and_no_cell_twice() {
     let kind = Some(Kind::Page(PageKind::Link));
-    let plan = |injections| Plan { seed: 7, injections, metadata: MetadataProtection::default(), kind, pattern: None };
+    let plan =
+        |injections| Plan { seed: 7, injections, metadata: MetadataProtection::default(), kind, ways: Ways::All };
     let (needs, cells) = (strike(&plan(1)).coverage.needs().0, strike(&plan(1)).coverage.cells().0);
     // Two fields, four patterns, two sides.
     assert_eq!(needs, 16);
@@ -59,7 +60,7 @@ fn what_no_sum_sees_is_a_logic_bug_and_goes_unseen_without_the_audit() {
             injections: 8,
             metadata,
             kind: Some(Kind::Store(kind)),
-            pattern: Some(Pattern::KeepAll),
+            ways: Ways::Pattern(Pattern::KeepAll),
         };
         let done = strike(&plan(MetadataProtection::Audited));
         assert_eq!((done.trials.len(), done.broken().count()), (8, 0), "{}", text(&done));
@@ -70,4 +71,30 @@ fn what_no_sum_sees_is_a_logic_bug_and_goes_unseen_without_the_audit() {
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert_eq!(stored > 0, kind == MetaKind::SnapshotList, "{}", text(&done));
     }
+}
+
+/// Each field of what an epoch has changed of which the other side of an equation is kept elsewhere, once. (At other moments: `metadata-campaign --pattern logic-bug`.)
+#[test]
+fn a_wrong_legal_change_of_a_field_is_a_logic_bug() {
+    let plan = |injections, metadata| Plan { seed: 5, injections, metadata, kind: None, ways: Ways::Bugs };
+    let wrong = |done: &Done, kind: MetaKind| {
+        let of_kind = |what: &What| matches!(what, What::Wrong { kind: of, .. } if *of == kind);
+        done.trials.iter().filter(|trial| of_kind(&trial.cell.what)).cloned().collect::<Vec<_>>()
+    };
+    let needs = strike(&plan(1, MetadataProtection::Audited)).coverage.needs().0;
+    let done = strike(&plan(needs as u64, MetadataProtection::Audited));
+    assert!(done.broken().next().is_none(), "{}", text(&done));
+    assert_eq!(done.coverage.unmet(), [""; 0], "{}", text(&done));
+    for (kind, fields) in [
+        (MetaKind::BlockTree, 5),
+        (MetaKind::ReferenceTable, 1),
+        (MetaKind::Map, 1),
+        (MetaKind::SnapshotList, 50),
+        (MetaKind::Record, 30),
+    ] {
+        assert!(wrong(&done, kind).len() >= fields, "{kind}: {}", text(&done));
+    }
+    // Nothing but an equation tells of a wrong counter.
+    let done = strike(&plan(40, MetadataProtection::Rolling));
+    assert!(done.broken().next().is_some(), "{}", text(&done));
 }

@@ -171,8 +171,14 @@ impl Edit<'_> {
         self.block.change(at, bytes, delta);
     }
 
+    #[inline]
     pub(crate) fn put_pointer(&mut self, slot: usize, pointer: &BlockPointer) {
-        let new = pointer.encode();
+        self.put_encoded(slot, pointer.encode());
+    }
+
+    /// An encoded pointer, whatever it says.
+    #[inline]
+    pub(crate) fn put_encoded(&mut self, slot: usize, new: [u8; POINTER_BYTES]) {
         self.count(|counting, bytes| counting.pointer(&bytes.as_chunks().0[slot], &new));
         self.change(slot * POINTER_BYTES, &new, |block| Delta::of_slot(slot, block.slot::<POINTER_BYTES>(slot), &new));
     }
@@ -213,7 +219,8 @@ impl Edit<'_> {
         self.change_dead_run(slot, &[0; DEAD_BYTES]);
     }
 
-    fn change_dead_run(&mut self, slot: usize, run: &[u8; DEAD_BYTES]) {
+    /// An encoded run, whatever it says.
+    pub(crate) fn change_dead_run(&mut self, slot: usize, run: &[u8; DEAD_BYTES]) {
         self.count(|counting, bytes| counting.dead_run(&bytes.as_chunks().0[slot], run));
         self.change_any(slot * DEAD_BYTES, run);
     }

@@ -12,6 +12,7 @@
 //! | `ambush` | strikes that wait until a recovery point is made |
 //! | `audited` | what no sum sees, where the audit is to find it |
 //! | `logic` | wrong changes by legal ways |
+//! | `wrong` | the same of each field |
 //! | `facts` | what a recovery point says, to be compared |
 
 mod aim;
@@ -21,6 +22,7 @@ mod cells;
 mod choice;
 mod facts;
 mod logic;
+mod wrong;
 
 use crate::alloc::{Alloc, Bits};
 use crate::format::fields::Fields;

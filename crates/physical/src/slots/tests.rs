@@ -198,6 +198,35 @@ fn what_cannot_be_is_told_of_each_block_that_is_read() {
     }
 }
 
+/// It can be what it says, and no equation counts it.
+#[test]
+fn no_record_is_put_of_an_object_that_has_not_changed() {
+    use MetadataProtection::*;
+    for protection in [Rolling, Audited, Compared] {
+        let rig = rig(protection);
+        rig.make(5);
+        rig.commit().unwrap();
+        let before = rig.stored();
+        rig.fill(2, 1);
+        {
+            let mut trees = rig.module.trees.write();
+            let key = page(&rig, &mut trees, table_of(MAIN), 0);
+            let mut record = trees.get(&rig.module.base, ObjectKey { domain: MAIN, object: ObjectId(5) }).unwrap();
+            record.attributes.mode ^= 0o20;
+            trees.dirty_mut(key).put_record(5, &record.encode());
+        }
+        let error = rig.commit().expect_err("it is in the block").to_string();
+        let expected = "record: expected one of an object that the epoch has changed, got that of 5";
+        assert!(error.contains("slot 5 of ") && error.contains(expected), "{protection:?}: {error}");
+        let counters = rig.module.status().counters;
+        assert_eq!((counters.audit_failures, counters.scribbles), (1, 0), "{protection:?}");
+        assert_eq!(rig.stored(), before, "{protection:?}");
+        rig.module.begin_anew().unwrap();
+        rig.fill(2, 1);
+        rig.commit().unwrap();
+    }
+}
+
 /// A value that was there before is nobody's mistake now.
 #[test]
 fn only_what_has_changed_is_judged_of_what_is_written() {
