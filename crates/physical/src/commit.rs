@@ -571,8 +571,14 @@ impl Trees {
             let bytes = record.bytes().map_err(|scribble| self.give_up_record(base, scribble, *key, record))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
             let before = self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize);
-            if base.disk.metadata.audits() && (record.levels == 0 || record.page_bound < before) {
-                sunk.push((*key, Record::clone(record)));
+            if base.disk.metadata.audits() {
+                // Of most objects there is no more to it, and nothing of them is kept.
+                if record.levels == 0 {
+                    let is_beyond = record.page_bound == 0 && !record.root.is_hole();
+                    self.audit.beyond(u64::from(is_beyond));
+                } else if record.page_bound < before {
+                    sunk.push((*key, Record::clone(record)));
+                }
             }
             put_record((&mut self.dirty, &mut self.audit), table, key.object.0, &bytes);
         }
@@ -582,12 +588,8 @@ impl Trees {
         Ok(())
     }
 
-    /// What an object has at or beyond its bound, in blocks that do not change: the others are looked through when they are complete.
+    /// What an object with a tree has at or beyond its bound, in blocks that do not change: the others are looked through when they are complete.
     fn audit_bound(&mut self, base: &Base, key: ObjectKey, record: &Record) {
-        if record.levels == 0 {
-            let is_beyond = record.page_bound == 0 && !record.root.is_hole();
-            return self.audit.beyond(u64::from(is_beyond));
-        }
         // Those along the bound: what is beyond it elsewhere is below one that they name.
         for level in (1..=record.levels).rev() {
             let index = record.page_bound / span(level);
