@@ -17,6 +17,7 @@ pub mod aged;
 pub mod cpu;
 pub mod error;
 pub mod flashlog;
+pub mod heap;
 pub mod integrity;
 pub mod machine;
 pub mod measure;

@@ -16,8 +16,9 @@ use holdfast_physical::{CreateOptions, MetadataProtection, Module, OpenOptions};
 /// Bytes for the store's metadata, beside the pool.
 const NODE_CACHE_BYTES: usize = 16 << 20;
 
-/// The upper two layers, which hold the others.
+/// The upper two layers, which hold the others, and the lowest.
 pub(crate) struct Stack {
+    pub(crate) module: Arc<Module>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) namespace: Arc<Namespace>,
 }
@@ -55,14 +56,14 @@ impl Stack {
             metadata,
             ..OpenOptions::default()
         };
-        let module = Module::open(device, arena.clone(), clock.clone(), &options).map_err(other)?;
-        let store = Arc::new(Logical::assemble(vec![Arc::new(module)]).map_err(other)?);
+        let module = Arc::new(Module::open(device, arena.clone(), clock.clone(), &options).map_err(other)?);
+        let store = Arc::new(Logical::assemble(vec![module.clone()]).map_err(other)?);
         let limits = CacheOptions::for_frames(frames);
         let (cache, _) = Cache::open(store, arena, clock.clone(), DomainId::MAIN, limits).map_err(other)?;
         let cache = Arc::new(cache);
         let options = NamingOptions { atime: Atime::Relative, unaudited: !audits_names, ..NamingOptions::default() };
         let namespace = Arc::new(Namespace::new(cache.clone(), clock, options));
-        Ok(Stack { cache, namespace })
+        Ok(Stack { module, cache, namespace })
     }
 
     /// Makes a store with an empty root directory, and opens it.

@@ -165,6 +165,7 @@ impl Module {
             trees.check_identities(&self.base)?;
             trees.audit_epoch(&self.base, &self.label()?, &self.superblock()?, &next)?;
             trees.check_slots(&self.base, epoch)?;
+            self.disk().counters.changed(trees.dirty.len());
             (writes, superblock)
         };
         // From here on only the device and the memory can fail, and that latches the module.

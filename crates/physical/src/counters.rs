@@ -67,6 +67,8 @@ pub(crate) struct Counters {
     rebuilt: Mutex<Option<Epoch>>,
     lost_from_log: AtomicU64,
     torn_in_log: AtomicU64,
+    /// Most blocks that an epoch has changed.
+    most_changed: AtomicU64,
 }
 
 fn add(counter: &AtomicU64, number: u64) {
@@ -102,6 +104,15 @@ impl Counters {
     /// A recovery point was made.
     pub(crate) fn published(&self) {
         add(&self.epochs, 1);
+    }
+
+    /// An epoch has changed so many blocks.
+    pub(crate) fn changed(&self, blocks: usize) {
+        self.most_changed.fetch_max(blocks as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn most_changed(&self) -> u64 {
+        self.most_changed.load(Ordering::Relaxed)
     }
 
     /// A batch was appended to the intent log.

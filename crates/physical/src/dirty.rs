@@ -4,10 +4,15 @@
 use crate::base::{Base, LOOK_AGAIN_MS};
 use crate::format::BlockPointer;
 use crate::guarded::Destination;
-use crate::meta_block::{NodeKey, OwnedBlock};
+use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock};
 use crate::tree::{Change, Trees};
 use holdfast_object::{DomainId, Epoch, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What such a block takes of memory beside what each has, to be protected: all that is known of it but the block itself and where it will be written.
+pub const PROTECTION_BYTES_PER_CHANGED_BLOCK: usize =
+    size_of::<Dirty>() - size_of::<Arc<MetaBlock>>() - size_of::<[u64; 2]>();
 
 /// A block that the epoch being built has changed.
 pub(crate) struct Dirty {

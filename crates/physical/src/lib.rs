@@ -84,10 +84,11 @@ mod written_pages;
 
 pub use commit::CommitOrder;
 pub use create::CreateOptions;
+pub use dirty::PROTECTION_BYTES_PER_CHANGED_BLOCK;
 pub use format::{DEVICE_BLOCKS_MAX, DEVICE_BLOCKS_MIN, FORMAT_VERSION, LABEL_BLOCKS, LABELS, RING_SLOTS};
 pub use format::{label_start, log_blocks};
 pub use frozen::Frozen;
-pub use locked_block::tell_aim;
+pub use locked_block::{metadata_blocks, tell_aim};
 pub use meta_block::{AUDIT_BYTES_PER_CHANGED_BLOCK, MetadataProtection, PROTECTION_BYTES_PER_BLOCK};
 pub use module::{Module, OpenOptions};
 pub use open::blocks_of_store;

@@ -5,8 +5,8 @@
 //! found from the address of any byte in it. Its first blocks are a table of what the others are ([`Identity`]): it says which block a
 //! stray write was aimed at, to a signal handler too, which can take no lock; and by it the node cache's clock finds what it points to.
 //!
-//! Invariants: a block is either in `FREE` or owned by exactly one [`LockedBlock`]; bytes and identity of a block change only by its owner, in a
-//! window.
+//! Invariants: a block is either in `FREE` or owned by exactly one [`LockedBlock`], and `OWNED` says how many are; bytes and identity of a block change
+//! only by its owner, in a window.
 
 use crate::disk::Block;
 use crate::meta_block::NodeKey;
@@ -42,6 +42,14 @@ struct Free(NonNull<Block>);
 unsafe impl Send for Free {}
 
 static FREE: Mutex<Vec<Free>> = Mutex::new(Vec::new());
+
+/// Changes with `FREE` locked, and is read without: by an allocator, too, which may be asked for memory for `FREE`.
+static OWNED: AtomicU64 = AtomicU64::new(0);
+
+/// Blocks of metadata that this process has in memory, of all its stores: clean, changed, and on their way to a device. For measurements.
+pub fn metadata_blocks() -> u64 {
+    OWNED.load(Ordering::Relaxed)
+}
 
 /// Bits of an address that the system gives a process: on x86-64 the lower half of 48, elsewhere all of them.
 const ADDRESS_BITS: u32 = if cfg!(target_arch = "x86_64") { 47 } else { 48 };
@@ -168,6 +176,7 @@ impl LockedBlock {
                 match Identity::of_start(start.as_ptr().addr()).filter(|identity| !identity.is_in_use()) {
                     Some(identity) => {
                         identity.put(key, address);
+                        OWNED.store(metadata_blocks() + 1, Ordering::Relaxed);
                         drop(free);
                         fill(&mut block);
                         return block;
@@ -266,7 +275,9 @@ impl Drop for LockedBlock {
     fn drop(&mut self) {
         let was_resident = guard::open(|| self.resident().map(Identity::freed).is_some());
         if was_resident {
-            FREE.lock().push(Free(self.start));
+            let mut free = FREE.lock();
+            free.push(Free(self.start));
+            OWNED.store(metadata_blocks().saturating_sub(1), Ordering::Relaxed);
         }
     }
 }
@@ -480,6 +491,16 @@ mod tests {
             assert!(blocks.iter().all(|block| block.0.as_ptr().addr() != address), "{address:#x}");
         }
         assert!(used.0 == [7; 4096] && ordinary.0 == [0; 4096]);
+    }
+
+    /// Other tests have blocks, too, but not a GiB of them.
+    #[test]
+    fn blocks_count_while_they_have_an_owner() {
+        const MANY: u64 = 1 << 18;
+        let kept: Vec<LockedBlock> = (0..256).map(|_| LockedBlock::zeroed(KEY)).collect();
+        (0..MANY).for_each(|_| drop(LockedBlock::zeroed(KEY)));
+        let counted = metadata_blocks();
+        assert!((kept.len() as u64..MANY).contains(&counted), "{counted} blocks");
     }
 
     #[test]

@@ -173,6 +173,11 @@ impl Module {
         self.trees.read().kept.of(domain).len() as u64
     }
 
+    /// Most blocks of metadata that an epoch has changed since the store was opened.
+    pub fn most_changed_blocks(&self) -> u64 {
+        self.disk().counters.most_changed()
+    }
+
     /// Superblocks without any good copy when the store was opened. Each may have been of a recovery point newer than the one that was
     /// opened, unless the power failed while it was written.
     pub fn unknown_slots(&self) -> u64 {

@@ -4,19 +4,20 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdfast_block::MemoryDevice;
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_integrity::Protection;
 use holdfast_naming::{NewNode, Position, Request};
 use holdfast_object::{ObjectId, PAGE_SIZE, Seek, SystemClock};
 
 use super::clock::Forwarded;
+use super::peaks::{Apart, Taken};
 use super::{Plan, Step};
-use crate::cpu;
 use crate::error::{At, Result};
 use crate::integrity::Cost;
 use crate::integrity::access::{Access, Embedded};
 use crate::pattern::{BLOCK, Generator, check_stamps, stamp};
 use crate::stack::{Options, Stack, other};
+use crate::{cpu, heap};
 
 const MIB: u64 = 1 << 20;
 /// Name of the file of a load.
@@ -46,6 +47,8 @@ pub enum Load {
     Delete,
     /// The same when another file shares some of its blocks, and all counters of references must be asked.
     DeleteShared,
+    /// The same as [`Load::Delete`] with a very large file, of whose tree most is not in memory.
+    DeleteHuge,
     /// Empty files are made.
     Create,
     /// And unlinked.
@@ -61,7 +64,8 @@ struct Used {
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 5] = [Load::Oltp, Load::Delete, Load::DeleteShared, Load::Create, Load::Unlink];
+    pub const ALL: [Load; 6] =
+        [Load::Oltp, Load::Delete, Load::DeleteShared, Load::DeleteHuge, Load::Create, Load::Unlink];
 
     /// As in the table.
     pub fn name(self) -> &'static str {
@@ -69,9 +73,37 @@ impl Load {
             Load::Oltp => "OLTP, per transaction",
             Load::Delete => "deletion of a fragmented file, per page",
             Load::DeleteShared => "the same, one page of eight shared with clones",
+            Load::DeleteHuge => "deletion of a very large one, per page",
             Load::Create => "creation of an empty file",
             Load::Unlink => "unlinking an empty file",
         }
+    }
+
+    /// Size of its file.
+    fn file_mib(self, plan: &Plan) -> u64 {
+        match self {
+            Load::DeleteHuge => plan.huge_mib,
+            _ => plan.file_mib,
+        }
+    }
+
+    /// Pages of its file.
+    fn pages(self, plan: &Plan) -> u64 {
+        self.file_mib(plan) * MIB / BLOCK as u64
+    }
+
+    /// Of them those that its deletion frees; of a load that deletes nothing but what is empty, none.
+    pub(super) fn freed(self, plan: &Plan) -> u64 {
+        match self {
+            Load::Delete | Load::DeleteHuge => self.pages(plan),
+            Load::DeleteShared => self.pages(plan) - self.pages(plan) / SHARED,
+            Load::Oltp | Load::Create | Load::Unlink => 0,
+        }
+    }
+
+    /// Size of its store, which is in memory: as much is needed of it, at most, while the load is measured.
+    pub fn store_mib(self, plan: &Plan) -> u64 {
+        (self.file_mib(plan) * 2 + 512).max(STORE_MIB)
     }
 
     /// Memory for pages.
@@ -88,8 +120,7 @@ impl Load {
 
     /// The store with which each measurement begins.
     pub(super) fn image(self, plan: &Plan) -> Result<MemoryDevice> {
-        let mib = (plan.file_mib * 2 + 512).max(STORE_MIB);
-        let device = Arc::new(MemoryDevice::new(mib * MIB / PAGE_SIZE as u64));
+        let device = Arc::new(MemoryDevice::new(self.store_mib(plan) * MIB / PAGE_SIZE as u64));
         let options = self.options(plan, Arc::new(SystemClock::default()));
         let filled = Stack::create(device.clone(), &options).and_then(|stack| {
             self.fill(plan, &stack)?;
@@ -101,11 +132,11 @@ impl Load {
 
     fn fill(self, plan: &Plan, stack: &Stack) -> io::Result<()> {
         match self {
-            Load::Oltp | Load::Delete | Load::DeleteShared => {
+            Load::Oltp | Load::Delete | Load::DeleteShared | Load::DeleteHuge => {
                 let file = make(stack, DATA)?;
                 let mut buffer = vec![0; BLOCK];
                 Generator::new(&[plan.seed]).fill(&mut buffer);
-                for pages in Generator::new(&[plan.seed, 1]).permutation(pages(plan)).chunks(PAGES_PER_EPOCH) {
+                for pages in Generator::new(&[plan.seed, 1]).permutation(self.pages(plan)).chunks(PAGES_PER_EPOCH) {
                     for page in pages {
                         stamp(&mut buffer, *page, 0);
                         file.write(&buffer, page * BLOCK as u64)?;
@@ -130,12 +161,7 @@ impl Load {
     /// CPU time of the load in a copy of the image.
     pub(super) fn measure(self, plan: &Plan, image: &MemoryDevice, step: Step, round: u64) -> Result<Cost> {
         let measured = || {
-            let clock = Arc::new(Forwarded::default());
-            let (metadata, audits_names) = (step.protection(), step.audits_names());
-            let options = Options { metadata, audits_names, ..self.options(plan, clock.clone()) };
-            let stack = Stack::open(Arc::new(image.clone()), &options)?;
-            let used = self.warm_up(plan, stack, round)?;
-            clock.forward_ns(UNSEEN_NS);
+            let used = self.begin(plan, Arc::new(image.clone()), step, round)?;
             let (names, before) = (names(plan), used.free());
             let (own_before, start) = (cpu::own(), Instant::now());
             let requests = self.run(plan, &used, &names, round)?;
@@ -145,6 +171,32 @@ impl Load {
             Ok(Cost { requests, cpu, daemon_cpu: std::time::Duration::ZERO, wall })
         };
         measured().map_err(|error: io::Error| error).at("measure a load in", "memory")
+    }
+
+    /// What the store takes of memory while the load is done in a copy of the image, what it has from before included.
+    pub(super) fn take(self, plan: &Plan, image: &MemoryDevice, step: Step) -> Result<Taken> {
+        let (names, device) = (names(plan), Arc::new(Apart(image.clone())));
+        let (done, peak) = heap::peak_of(|| -> io::Result<(Used, u64)> {
+            let used = self.begin(plan, device, step, 0)?;
+            // An opening reads all of the intent log.
+            heap::only_from_here();
+            self.run(plan, &used, &names, 0)?;
+            let twins = used.stack.cache.status().twins;
+            used.stack.namespace.sync_all().map_err(other)?;
+            Ok((used, twins))
+        });
+        let (used, twins) = done.at("measure a load in", "memory")?;
+        Ok(Taken { peak, changed: used.stack.module.most_changed_blocks(), twins })
+    }
+
+    /// A store that has in memory what the load finds there, of which all is due for verification.
+    fn begin(self, plan: &Plan, device: Arc<dyn Device>, step: Step, round: u64) -> io::Result<Used> {
+        let clock = Arc::new(Forwarded::default());
+        let (metadata, audits_names) = (step.protection(), step.audits_names());
+        let options = Options { metadata, audits_names, ..self.options(plan, clock.clone()) };
+        let used = self.warm_up(plan, Stack::open(device, &options)?, round)?;
+        clock.forward_ns(UNSEEN_NS);
+        Ok(used)
     }
 
     /// Reads what the load finds in memory.
@@ -167,7 +219,7 @@ impl Load {
                 transactions(plan, &used.file, plan.transactions / 4, &[plan.seed, round, 2])?;
                 used.stack.namespace.sync_all().map_err(other)?;
             }
-            Load::Delete | Load::DeleteShared => {
+            Load::Delete | Load::DeleteShared | Load::DeleteHuge => {
                 // Through all of the tree: there is no hole.
                 used.stack.namespace.seek(id, 0, Seek::Hole).map_err(other)?;
             }
@@ -183,9 +235,9 @@ impl Load {
                 transactions(plan, &used.file, plan.transactions, &[plan.seed, round, 3])?;
                 Ok(plan.transactions)
             }
-            Load::Delete | Load::DeleteShared => {
+            Load::Delete | Load::DeleteShared | Load::DeleteHuge => {
                 unlink(&used.stack, DATA)?;
-                Ok(pages(plan))
+                Ok(self.pages(plan))
             }
             Load::Create => create(&used.stack, names).map(|()| plan.files),
             Load::Unlink => names.iter().try_for_each(|name| unlink(&used.stack, name)).map(|()| plan.files),
@@ -194,11 +246,7 @@ impl Load {
 
     /// Whether as many blocks have become free as should.
     fn check_freed(self, plan: &Plan, freed: u64) -> io::Result<()> {
-        let least = match self {
-            Load::Delete => pages(plan),
-            Load::DeleteShared => pages(plan) - pages(plan) / SHARED,
-            _ => return Ok(()),
-        };
+        let least = self.freed(plan);
         if freed < least {
             return Err(other(format!("{freed} blocks have become free and not {least}")));
         }
@@ -211,11 +259,6 @@ impl Used {
     fn free(&self) -> u64 {
         self.stack.cache.store_status().space.free
     }
-}
-
-/// Pages of the file.
-fn pages(plan: &Plan) -> u64 {
-    plan.file_mib * MIB / BLOCK as u64
 }
 
 fn names(plan: &Plan) -> Vec<String> {
@@ -251,17 +294,17 @@ fn share(stack: &Stack, source: ObjectId, target: ObjectId, offset: u64, length:
 
 /// Reads and writes random blocks; each transaction ends when its writes are durable.
 fn transactions(plan: &Plan, file: &Embedded, count: u64, seed: &[u64]) -> io::Result<()> {
-    let mut generator = Generator::new(seed);
+    let (mut generator, pages) = (Generator::new(seed), Load::Oltp.pages(plan));
     let mut buffer = vec![0; BLOCK];
     for transaction in 0..count {
         for _ in 0..READS {
-            let page = generator.below(pages(plan));
+            let page = generator.below(pages);
             file.read(&mut buffer, page * BLOCK as u64)?;
             check_stamps(&buffer, page)
                 .map_err(|(expected, got)| other(format!("block {got} instead of {expected}")))?;
         }
         for _ in 0..WRITES {
-            let page = generator.below(pages(plan));
+            let page = generator.below(pages);
             stamp(&mut buffer, page, transaction);
             file.write(&buffer, page * BLOCK as u64)?;
         }

@@ -1,22 +1,24 @@
-//! The tables: ratios by load and step, and the goals.
+//! The tables: ratios by load and step, what they are worth, and the goals.
 
-use holdfast_physical::{AUDIT_BYTES_PER_CHANGED_BLOCK, PROTECTION_BYTES_PER_BLOCK};
+use holdfast_physical::{
+    AUDIT_BYTES_PER_CHANGED_BLOCK, PROTECTION_BYTES_PER_BLOCK, PROTECTION_BYTES_PER_CHANGED_BLOCK,
+};
 
-use super::{Load, Plan, Row, Step};
+use super::{Load, Plan, Row, Step, peaks};
 use crate::integrity::{Cost, Multiple, Ratio, Verdict, median, per_request, shown};
 use crate::pattern::BLOCK;
 use crate::report::{number, table};
 
 /// Digits of a ratio: the goals are a few per cent.
 const DIGITS: usize = 3;
-/// Most of the memory for metadata that protection may take.
-const MEMORY_SHARE_MAX: f64 = 0.005;
+/// How many times as dear as counting an audit by comparison with copies is to be.
+const TIMES_MIN: f64 = 10.0;
 
 /// What the ratio is to be at least: 2 % of the throughput of transactions may go, and 5 % of a page's deletion may come.
 fn goal(load: Load) -> Option<f64> {
     match load {
         Load::Oltp => Some(0.98),
-        Load::Delete | Load::DeleteShared => Some(1.0 / 1.05),
+        Load::Delete | Load::DeleteShared | Load::DeleteHuge => Some(1.0 / 1.05),
         Load::Create | Load::Unlink => None,
     }
 }
@@ -42,24 +44,85 @@ pub fn tables(plan: &Plan, rows: &[Row]) -> String {
     });
     let ratios = table(&header, body.collect());
     let header = ["what", "step", "goal", "measured", "verdict"].map(str::to_owned);
-    let goals = table(&header, goals(others, rows));
-    format!("## CPU time of an operation\n\n{ratios}{}\n## Goals\n\n{goals}", audits(plan, rows))
+    let goals = table(&header, goals(plan, rows));
+    let others = [control(plan, rows), freed(plan, rows), audits(plan, rows), peaks::tables(plan, rows)].concat();
+    format!("## CPU time of an operation\n\n{ratios}{others}\n## Goals\n\n{goals}")
+}
+
+fn position(plan: &Plan, wanted: Step) -> Option<usize> {
+    plan.steps.iter().position(|step| *step == wanted)
+}
+
+/// A store without protection against the same once more: what the machine says of nothing is what it cannot tell of others. Nothing if that was not
+/// measured.
+fn control(plan: &Plan, rows: &[Row]) -> String {
+    let again = position(plan, Step::Again).filter(|_| plan.steps[0] == Step::Off);
+    let Some(again) = again else { return String::new() };
+    let header = ["load", "ratio", "more, ns", "1 is within", "verdict on nothing"].map(str::to_owned);
+    let body = rows.iter().filter_map(|row| {
+        let [base, own] = [0, again].map(|step| micros(&row.costs[step]));
+        let ratio = Ratio::of(&base, &own)?;
+        let is_within = if ratio.low <= 1.0 && 1.0 <= ratio.high { "yes" } else { "**no**" };
+        let verdict = goal(row.load).map_or("–", |goal| Verdict::of(&ratio, goal).name());
+        let cells = [row.load.name(), &shown(&ratio, DIGITS), &more(&base, &own), is_within, verdict];
+        Some(cells.map(str::to_owned).to_vec())
+    });
+    format!("\n## Off against off: what this machine cannot tell\n\n{}", table(&header, body.collect()))
+}
+
+/// How many blocks of a file a second of CPU time frees, in millions; those of its tree come beside and are not counted. Nothing if no load deletes a
+/// file.
+fn freed(plan: &Plan, rows: &[Row]) -> String {
+    let mut header = vec!["load".to_owned()];
+    header.extend(plan.steps.iter().map(|step| step.name().to_owned()));
+    let of = |row: &Row, costs: &[Cost]| {
+        let per_second = |cost: &Cost| row.load.freed(plan) as f64 / cost.cpu.as_secs_f64() / 1e6;
+        median(costs.iter().map(per_second).collect())
+    };
+    let body: Vec<Vec<String>> = rows
+        .iter()
+        .filter(|row| row.load.freed(plan) > 0)
+        .map(|row| {
+            let cells = row.costs.iter().map(|costs| of(row, costs));
+            std::iter::once(row.load.name().to_owned()).chain(cells).collect()
+        })
+        .collect();
+    match body.is_empty() {
+        true => String::new(),
+        false => format!("\n## Millions of blocks freed per second of CPU time\n\n{}", table(&header, body)),
+    }
+}
+
+/// What the audit of recovery points by counting, and by comparison, takes more than none: rounds by step. None if one of the three was not measured.
+fn of_audits(plan: &Plan, row: &Row) -> Option<[Vec<f64>; 3]> {
+    let [names, audited, compared] = [Step::Names, Step::Audited, Step::Compared].map(|step| position(plan, step));
+    Some([names?, audited?, compared?].map(|step| micros(&row.costs[step])))
 }
 
 /// What the audit of recovery points adds to rolling checksums and the audit of names, by counting updates and by comparison with copies, and how many
 /// times as much the latter is (with its interval; the goal is ten); nothing if one of the three was not measured.
 fn audits(plan: &Plan, rows: &[Row]) -> String {
-    let position = |wanted| plan.steps.iter().position(|step| *step == wanted);
-    let positions = [Step::Names, Step::Audited, Step::Compared].map(position);
-    let [Some(names), Some(audited), Some(compared)] = positions else { return String::new() };
     let header = ["load", "counting updates, ns", "comparing with copies, ns", "times as much"].map(str::to_owned);
-    let body = rows.iter().map(|row| {
-        let [names, audited, compared] = [names, audited, compared].map(|step| micros(&row.costs[step]));
-        let times = Multiple::of(&names, &audited, &compared);
-        let times = times.map_or_else(|| "–".to_owned(), |times| multiple(&times));
-        vec![row.load.name().to_owned(), more(&names, &audited), more(&names, &compared), times]
-    });
-    format!("\n## The audit of recovery points: more than without\n\n{}", table(&header, body.collect()))
+    let body: Option<Vec<Vec<String>>> = rows
+        .iter()
+        .map(|row| {
+            let [names, audited, compared] = of_audits(plan, row)?;
+            let times = Multiple::of(&names, &audited, &compared);
+            let times = times.map_or_else(|| "–".to_owned(), |times| multiple(&times));
+            Some(vec![row.load.name().to_owned(), more(&names, &audited), more(&names, &compared), times])
+        })
+        .collect();
+    let Some(body) = body else { return String::new() };
+    format!("\n## The audit of recovery points: more than without\n\n{}", table(&header, body))
+}
+
+/// Whether it is so many times as much.
+fn verdict_of_times(times: &Multiple) -> &'static str {
+    let Multiple { middle, low, high } = *times;
+    if low < 1.0 && high.is_infinite() {
+        return "cannot be told";
+    }
+    Verdict::of(&Ratio { median: middle, low, high, pairs: 0 }, TIMES_MIN).name()
 }
 
 /// `∞`: the lesser cost cannot be told from nothing.
@@ -76,38 +139,39 @@ fn more(base: &[f64], own: &[f64]) -> String {
     differences.get(differences.len() / 2).map_or_else(|| "–".to_owned(), |middle| format!("{middle:+.1}"))
 }
 
-fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
+fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
     let mut goals = Vec::new();
     for row in rows {
-        for (costs, step) in row.costs[1..].iter().zip(steps) {
+        for (costs, step) in row.costs.iter().zip(&plan.steps).skip(1).filter(|(_, step)| step.has_goals()) {
             let ratio = Ratio::of(&micros(&row.costs[0]), &micros(costs));
-            // What is measured for comparison only has none.
-            if let (Some(goal), Some(ratio)) =
-                (goal(row.load).filter(|_| !matches!(step, Step::Names | Step::Compared)), ratio)
-            {
+            if let (Some(goal), Some(ratio)) = (goal(row.load), ratio) {
                 let verdict = Verdict::of(&ratio, goal).name();
                 let cells = [row.load.name(), step.name(), &format!("{goal:.3}"), &shown(&ratio, DIGITS), verdict];
                 goals.push(cells.map(str::to_owned).to_vec());
             }
         }
     }
-    let share = |bytes: usize| bytes as f64 / BLOCK as f64;
-    let of_block = |bytes: usize| format!("{bytes} bytes, {} %", number(100.0 * share(bytes)));
-    let is_met = share(PROTECTION_BYTES_PER_BLOCK) <= MEMORY_SHARE_MAX;
-    let cells = [
-        "memory of a cached block",
-        "all",
-        &format!("{:.1} %", 100.0 * MEMORY_SHARE_MAX),
-        &of_block(PROTECTION_BYTES_PER_BLOCK),
-        if is_met { Verdict::Met.name() } else { Verdict::Missed.name() },
-    ];
-    goals.push(cells.map(str::to_owned).to_vec());
-    let changed = of_block(AUDIT_BYTES_PER_CHANGED_BLOCK);
-    goals.push(
-        ["and of a changed one, until the recovery point", "and the audit", "–", &changed, "–"]
-            .map(str::to_owned)
-            .to_vec(),
-    );
+    for row in rows {
+        let times = of_audits(plan, row).and_then(|[names, less, more]| Multiple::of(&names, &less, &more));
+        if let Some(times) = times {
+            let name = format!("cheaper than by copies: {}", row.load.name());
+            let goal = format!("{TIMES_MIN:.0} times");
+            let verdict = verdict_of_times(&times).to_owned();
+            goals.push(vec![name, Step::Audited.name().to_owned(), goal, multiple(&times), verdict]);
+        }
+    }
+    goals.extend(peaks::goals(&plan.steps, rows));
+    let changed = PROTECTION_BYTES_PER_BLOCK + PROTECTION_BYTES_PER_CHANGED_BLOCK;
+    let of_audit = format!(" ({AUDIT_BYTES_PER_CHANGED_BLOCK} for the audit)");
+    for (what, bytes, of_it) in [
+        ("memory of a cached block", PROTECTION_BYTES_PER_BLOCK, ""),
+        ("of a changed one, until the recovery point", changed, of_audit.as_str()),
+        ("of a changed page of names, until the recovery point", BLOCK, ""),
+    ] {
+        let share = bytes as f64 / BLOCK as f64;
+        let measured = format!("{bytes} bytes{of_it}, {} %", number(100.0 * share));
+        goals.push([what, "all", &peaks::goal(), &measured, peaks::verdict(share)].map(str::to_owned).to_vec());
+    }
     goals
 }
 
@@ -120,12 +184,13 @@ mod tests {
     fn row(load: Load, slower_per_mille: u32) -> Row {
         let cost = |cpu| Cost { requests: 100, cpu, daemon_cpu: Duration::ZERO, wall: cpu };
         let base = Duration::from_micros(1000);
-        Row { load, costs: vec![vec![cost(base); 30], vec![cost(base * (1000 + slower_per_mille) / 1000); 30]] }
+        let costs = vec![vec![cost(base); 30], vec![cost(base * (1000 + slower_per_mille) / 1000); 30]];
+        Row { load, costs, taken: Vec::new() }
     }
 
     fn plan() -> Plan {
         let (steps, loads) = (vec![Step::Off, Step::Rolling], Load::ALL.to_vec());
-        Plan { steps, loads, file_mib: 1, transactions: 1, files: 1, rounds: 30, seed: 1 }
+        Plan { steps, loads, file_mib: 1, huge_mib: 2, transactions: 1, files: 1, rounds: 30, seed: 1 }
     }
 
     #[test]
@@ -141,10 +206,55 @@ mod tests {
         let steps = vec![Step::Off, Step::Names, Step::Audited, Step::Compared];
         let slower = [0, 10, 12, 40];
         let costs = slower.map(|slower| row(Load::Create, slower).costs.swap_remove(1)).to_vec();
-        let text = tables(&Plan { steps, ..plan() }, &[Row { load: Load::Create, costs }]);
+        let row = Row { load: Load::Create, costs, taken: Vec::new() };
+        let text = tables(&Plan { steps, ..plan() }, &[row]);
         let table = text.split_once("## The audit").expect("all three were measured").1;
         let line = table.lines().find(|line| line.contains("creation")).expect("a row");
         assert!(line.contains("+20.0") && line.contains("+300.0") && line.contains("15.0 (15.0–15.0)"), "{line}");
+        let goal = text.lines().find(|line| line.contains("cheaper than by copies: creation")).expect("a goal");
+        assert!(goal.contains("10 times") && goal.contains("15.0 (15.0–15.0)") && goal.contains(" met |"), "{goal}");
+    }
+
+    #[test]
+    fn what_may_be_any_number_of_times_cannot_be_told() {
+        let verdict = |middle, low, high| verdict_of_times(&Multiple { middle, low, high });
+        let infinity = f64::INFINITY;
+        assert_eq!(verdict(infinity, 0.0, infinity), "cannot be told");
+        assert_eq!(verdict(infinity, 10.0, infinity), "met");
+        assert_eq!(verdict(infinity, 4.5, infinity), "met by the median");
+        assert_eq!(verdict(1.9, 0.7, 10.5), "missed by the median");
+        assert_eq!(verdict(1.2, 0.6, 1.8), "**missed**");
+    }
+
+    #[test]
+    fn blocks_are_those_that_have_become_free() {
+        for (load, expected) in [
+            (Load::Delete, ["0.26", "0.20"]),
+            (Load::DeleteShared, ["0.22", "0.18"]),
+            (Load::DeleteHuge, ["0.51", "0.41"]),
+        ] {
+            let text = tables(&plan(), &[row(load, 250)]);
+            let table = text.split_once("per second of CPU time").expect("a file is deleted").1;
+            let line = table.lines().find(|line| line.contains(load.name())).expect("a row");
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            assert_eq!(cells[2..4], expected, "{}", load.name());
+        }
+        assert!(!tables(&plan(), &[row(Load::Create, 0)]).contains("blocks freed"));
+    }
+
+    #[test]
+    fn what_is_measured_twice_says_what_cannot_be_told() {
+        let steps = vec![Step::Off, Step::Again];
+        for (slower, told) in [(0, ["yes", "met"]), (10, ["**no**", "met"]), (30, ["**no**", "**missed**"])] {
+            let text = tables(&Plan { steps: steps.clone(), ..plan() }, &[row(Load::Oltp, slower)]);
+            let (_, table) = text.split_once("## Off against off").expect("it was measured");
+            let line = table.lines().find(|line| line.contains(Load::Oltp.name())).expect("a row");
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            assert_eq!(cells[4..6], told, "{line}");
+            let (_, goals) = text.split_once("## Goals").expect("there are goals");
+            assert!(!goals.contains(Step::Again.name()), "{goals}");
+        }
+        assert!(!tables(&plan(), &[row(Load::Oltp, 0)]).contains("## Off against off"));
     }
 
     #[test]

@@ -12,8 +12,9 @@ use holdfast_integrity::Delta;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What a block that has changed takes of memory besides, to know how it is audited, until it is.
-pub const AUDIT_BYTES_PER_CHANGED_BLOCK: usize = size_of::<Watched>();
+/// What a block that has changed takes of memory besides, until the recovery point, to know how it is audited, and what of it is judged. A part of
+/// [`crate::PROTECTION_BYTES_PER_CHANGED_BLOCK`].
+pub const AUDIT_BYTES_PER_CHANGED_BLOCK: usize = size_of::<Watched>() + size_of::<Parts>();
 
 /// A block that can be changed. Readers may have it too ([`OwnedBlock::share`]); then a change copies it first.
 ///
