@@ -25,7 +25,7 @@ use crate::guarded::{Counted, Doubled};
 use crate::meta_block::Scribble;
 use crate::words::{CHUNK_WORDS, Mask, Words, ones};
 use holdfast_object::space::note_blocks;
-use holdfast_object::{Clock, Epoch, Error, Purpose, Result, Space};
+use holdfast_object::{Clock, Epoch, Error, Purpose, Result};
 use room::{Limits, Maybe, Placed, Reservation};
 use rustc_hash::FxHashSet;
 pub(crate) use scribble::Bits;
@@ -99,6 +99,11 @@ const REMOVAL_BLOCKS: u64 = 64;
 /// the one before it.
 fn removal_blocks(kept: u64, used: u64) -> u64 {
     kept.saturating_mul(2).saturating_add(REMOVAL_BLOCKS + 2 * note_blocks(used))
+}
+
+/// What is kept back for removals: see [`Alloc::reserve_now`].
+fn reserve_of(total: u64, kept: Option<u64>, free: u64) -> u64 {
+    reserve_blocks(total) + kept.map_or(0, |kept| removal_blocks(kept, total.saturating_sub(free)))
 }
 
 impl Alloc {
@@ -252,18 +257,6 @@ impl Alloc {
         (self.total() / 256).clamp(32, 4096)
     }
 
-    pub(crate) fn space(&self) -> Space {
-        Space {
-            total: self.total(),
-            free: self.used.free(),
-            pending: self.pending.count().wrapping_add(self.held.count()),
-            reserve: self.reserve_now(self.limits.kept.get(), self.used.free()).min(self.used.free()),
-            set_aside: self.limits.set_aside.get(),
-            quota: self.limits.quota.get(),
-            reserved: self.reserved(),
-        }
-    }
-
     /// With so many free blocks. 0 if the counts have gone bad, which shows when they are verified.
     fn in_use(&self, free: u64) -> u64 {
         self.total().saturating_sub(free)
@@ -271,7 +264,7 @@ impl Alloc {
 
     /// What is kept back for removals, with so much metadata kept by the newest snapshot, and so many free blocks.
     fn reserve_now(&self, kept: Option<u64>, free: u64) -> u64 {
-        reserve_blocks(self.total()) + kept.map_or(0, |kept| removal_blocks(kept, self.in_use(free)))
+        reserve_of(self.total(), kept, free)
     }
 
     /// See [`Limits::kept`].
@@ -308,6 +301,11 @@ impl Alloc {
         self.total.get()
     }
 
+    /// The same, by the device.
+    fn blocks_in_all(&self) -> u64 {
+        self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.limits.log_blocks.get()
+    }
+
     /// The same, to be verified.
     pub(crate) fn counted_total(&self) -> &Counted {
         &self.total
@@ -333,7 +331,7 @@ impl Alloc {
         if self.used.is_believed() || std::mem::replace(&mut self.counted_s, now_s) == now_s {
             return false;
         }
-        let total = self.used.blocks() - LABELS as u64 * LABEL_BLOCKS - self.limits.log_blocks.get();
+        let total = self.blocks_in_all();
         let counted = Scribble::unless_equal("number of all blocks", total, self.total.get());
         self.total = Counted::new(total);
         let free = self.used.recount();
@@ -785,3 +783,4 @@ mod room;
 mod scribble;
 #[cfg(test)]
 mod tests;
+mod told;

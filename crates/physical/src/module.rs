@@ -322,7 +322,7 @@ impl ObjectStore for Module {
         let disk = self.disk();
         // One lock after the other: in one expression they would be held together, in the wrong order.
         let objects = self.trees.read().objects.get();
-        let space = self.base.alloc.lock().space();
+        let space = self.base.alloc.lock().space_told();
         let (log_pages_lost, log_batches_torn) = disk.counters.losses_of_log();
         StoreStatus {
             epoch: self.epoch(),

@@ -133,6 +133,11 @@ impl Mask {
         &self.count
     }
 
+    /// The same, counted anew from what each chunk has.
+    pub(crate) fn count_of_chunks(&self) -> u64 {
+        self.chunks.values().map(|chunk| u64::from(chunk.bits)).sum()
+    }
+
     pub(crate) fn contains(&self, block: u64) -> bool {
         let (chunk, word, bit) = position(block);
         self.chunks.get(&chunk).is_some_and(|chunk| chunk.words[word] & bit != 0)
