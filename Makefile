@@ -117,8 +117,9 @@ bench-metadata: ## compare the steps of protection of metadata; BENCH_ARGS="--qu
 	cargo build --release -p holdfast-bench
 	$(TARGET)/release/holdfast-bench-metadata $(BENCH_ARGS)
 
-campaign: ## strike metadata in memory, 8,000 times; CAMPAIGN_ARGS="--injections 15000", CAMPAIGN_ARGS=--write for docs/metadata-campaign.md
+campaign: ## strike metadata in memory, 8,000 times, and each field before each operation; CAMPAIGN_ARGS="--injections 15000", CAMPAIGN_ARGS=--write for docs/metadata-campaign.md and metadata-operations.md
 	cargo run --release -p holdfast-lab --bin metadata-campaign -- --injections 8000 $(CAMPAIGN_ARGS)
+	cargo run --release -p holdfast-lab --bin metadata-campaign -- --by-operation $(CAMPAIGN_ARGS)
 
 bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md, "--real DIR" for real ones
 	cargo build --release -p holdfast-bench

@@ -130,6 +130,7 @@ export -f blind
 [ "$mode" = test ] || step blind 1200 env SEED="$SEED" bash -c blind
 [ "$mode" = test ] || step mutants 9000 tests/suites/mutants.py "${SUITE_WORK:-$ROOT/target/suites}/mutants"
 [ "$mode" = test ] || step metadata 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --injections 20000
+[ "$mode" = test ] || step metadata-operations 3600 cargo run --quiet --release -p holdfast-lab --bin metadata-campaign -- --seed "$SEED" --by-operation
 # Flips anywhere in a daemon have no goal: that they are tried, and that what comes of them is counted.
 anywhere() {
     cargo build --quiet --release -p holdfast -p holdfast-lab --bin holdfast --bin flip-campaign || return

@@ -1,6 +1,7 @@
 //! Writes to metadata in memory as nobody may, and prints what became of it. Exit code 1 if a promise is broken.
 
 use clap::{Parser, ValueEnum};
+use holdfast_lab::metadata::operations::{self, Operation};
 use holdfast_lab::metadata::{Kind, Plan, Ways, again, markdown, run, share, text};
 use holdfast_lab::sources;
 use holdfast_physical::MetadataProtection;
@@ -41,19 +42,99 @@ struct Arguments {
     /// Does without a protection, and must fail.
     #[arg(long)]
     plant: Option<Plant>,
-    /// Writes the table to docs/metadata-campaign.md.
+    /// Writes the table to docs/metadata-campaign.md, or docs/metadata-operations.md.
     #[arg(long, conflicts_with_all = ["plant", "kind", "pattern"])]
     write: bool,
+    /// Strikes each field once, one bit, directly before each operation of an application; has no use for --injections.
+    #[arg(long)]
+    by_operation: bool,
+    /// Only this operation.
+    #[arg(long, requires = "by_operation", conflicts_with = "write")]
+    operation: Option<String>,
+    /// How often each field is struck before an operation, in each state of the store.
+    #[arg(long, requires = "by_operation", default_value_t = 1)]
+    times: u64,
+    /// Operations that are tried at the same time; by default as many as there are processors.
+    #[arg(long, requires = "by_operation")]
+    at_once: Option<usize>,
+    /// Only so many fields × operations, by the seed.
+    #[arg(long, requires = "by_operation", conflicts_with = "write")]
+    cells: Option<usize>,
+}
+
+/// Writes a page of `docs/`. Whether it is written.
+fn write_page(name: &str, page: &str) -> bool {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let written = std::fs::write(&path, page).map_err(|error| eprintln!("{}: {error}", path.display()));
+    written.is_ok()
+}
+
+/// The campaign by field and operation.
+fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataProtection) -> ExitCode {
+    let Arguments { seed, replay, write, operation, times, cells, at_once, .. } = arguments;
+    let operation = operation.as_ref().map(|name| Operation::ALL.iter().copied().find(|of| of.name() == name));
+    if operation == Some(None) {
+        let names: Vec<&str> = Operation::ALL.iter().map(|of| of.name()).collect();
+        eprintln!("the operations are: {}", names.join(", "));
+        return ExitCode::FAILURE;
+    }
+    let (start, mut number) = (Instant::now(), 0);
+    let mut told = |trial: &operations::Trial| {
+        number += 1;
+        if number % 100 == 0 {
+            eprint!("\r{number}, before {:<20}", trial.cell.operation.name());
+        }
+    };
+    let (seed, times, cells) = (*seed, *times, *cells);
+    let done = match replay {
+        Some(line) => operations::again(line, metadata),
+        None => {
+            let all = std::thread::available_parallelism().map_or(1, usize::from);
+            let (operation, at_once) = (operation.flatten(), at_once.unwrap_or(all));
+            let plan = operations::Plan { seed, times, cells, operation, kind, metadata, at_once };
+            operations::run(&plan, &mut told)
+        }
+    };
+    let done = match done {
+        Ok(done) => done,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    eprintln!();
+    print!("{}", operations::text(&done));
+    if replay.is_some() {
+        done.trials.iter().for_each(|trial| println!("struck: {}; met: {:?}", trial.struck, trial.outcomes));
+    }
+    let broken = done.broken().count();
+    println!(
+        "seed {seed}: {} strikes in {} fields × operations, {} not met, {:.1} s: {broken} failed, gave bad data, or crashed",
+        done.trials.len(),
+        done.cells(),
+        done.missed.len(),
+        start.elapsed().as_secs_f64()
+    );
+    if *write {
+        let command = format!(
+            "cargo run --release -p holdfast-lab --bin metadata-campaign -- --by-operation --seed {seed} --times {times} --write"
+        );
+        let page = operations::markdown(&done, &command, sources::commit().as_deref());
+        if !write_page("metadata-operations.md", &page) {
+            return ExitCode::FAILURE;
+        }
+    }
+    if broken > 0 || !done.missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, injections, replay, kind, pattern, plant, write } = Arguments::parse();
-    let kind = kind.map(|name| Kind::all().find(|kind| kind.name() == name));
+    let arguments = Arguments::parse();
+    let kind = arguments.kind.as_ref().map(|name| Kind::all().find(|kind| kind.name() == name));
     if kind == Some(None) {
         eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
         return ExitCode::FAILURE;
     }
-    let ways = match pattern.as_deref() {
+    let ways = match arguments.pattern.as_deref() {
         None => Some(Ways::All),
         Some("logic-bug") => Some(Ways::Bugs),
         Some(name) => Pattern::ALL.into_iter().find(|pattern| pattern.name() == name).map(Ways::Pattern),
@@ -62,14 +143,18 @@ fn main() -> ExitCode {
         eprintln!("the patterns are: {}, logic-bug", Pattern::ALL.map(Pattern::name).join(", "));
         return ExitCode::FAILURE;
     };
-    let is_whole = kind.is_none() && ways == Ways::All && replay.is_none();
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
-    let metadata = match plant {
+    let metadata = match arguments.plant {
         None => MetadataProtection::default(),
         Some(Plant::Audit) => MetadataProtection::Rolling,
         Some(Plant::Checksums) => MetadataProtection::Off,
     };
+    if arguments.by_operation {
+        return by_operation(&arguments, kind.flatten(), metadata);
+    }
+    let Arguments { seed, injections, replay, write, .. } = arguments;
+    let is_whole = kind.is_none() && ways == Ways::All && replay.is_none();
     let start = Instant::now();
     let mut number = 0;
     let mut told = |_: &_| {
@@ -106,12 +191,10 @@ fn main() -> ExitCode {
         start.elapsed().as_secs_f64()
     );
     if write {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metadata-campaign.md");
         let command = format!(
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --seed {seed} --injections {injections} --write"
         );
-        if let Err(error) = std::fs::write(&path, markdown(&done, &command, sources::commit().as_deref())) {
-            eprintln!("{}: {error}", path.display());
+        if !write_page("metadata-campaign.md", &markdown(&done, &command, sources::commit().as_deref())) {
             return ExitCode::FAILURE;
         }
     }

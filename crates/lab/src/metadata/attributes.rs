@@ -23,16 +23,20 @@ fn prefix(copy: AttributesCopy) -> &'static str {
 const RANGE_FIELDS: u64 = 8;
 
 /// The attributes of a stack's cache.
-pub(super) struct Attributes(Arc<Cache>);
+pub(super) struct Attributes {
+    cache: Arc<Cache>,
+    /// What is struck is of one of these, if one of them has it.
+    pub(super) about: Vec<ObjectId>,
+}
 
 impl Attributes {
     pub(super) fn new(cache: Arc<Cache>) -> Attributes {
-        Attributes(cache)
+        Attributes { cache, about: Vec::new() }
     }
 
     /// Of which there is such a copy.
     fn objects(&self, copy: AttributesCopy) -> impl Iterator<Item = (ObjectId, State)> {
-        let resident = self.0.resident_objects().into_iter();
+        let resident = self.cache.resident_objects().into_iter();
         // Snapshots have theirs, too; those of live objects are what changes.
         let live =
             resident.filter(move |known| known.object.live() == known.object && (known.is_frozen || !copy.is_frozen()));
@@ -58,7 +62,10 @@ impl Attributes {
         copies.sort_by_key(|copy| std::cmp::Reverse(prefix(*copy).len()));
         let (copy, field) = copies.into_iter().find_map(|copy| Some((copy, field.strip_prefix(prefix(copy))?)))?;
         let objects = self.objects(copy).filter(|(_, is)| *is == state).map(|(object, _)| object);
-        let objects: Vec<ObjectId> = objects.collect();
+        let mut objects: Vec<ObjectId> = objects.collect();
+        if objects.iter().any(|object| self.about.contains(object)) {
+            objects.retain(|object| self.about.contains(object));
+        }
         let object = *objects.get(random.below(objects.len() as u64) as usize)?;
         let first = ATTRIBUTE_FIELDS.iter().position(|(name, _)| *name == field)?;
         let word = |random: &mut Random| 1 + random.below(u64::MAX);
@@ -75,7 +82,7 @@ impl Attributes {
         let mut hit = Vec::new();
         for (name, _) in ATTRIBUTE_FIELDS.iter().skip(first).take(count as usize) {
             let bits = bits(&mut random);
-            if !self.0.strike_attributes(object, copy, name, bits) {
+            if !self.cache.strike_attributes(object, copy, name, bits) {
                 return None;
             }
             hit.push(format!("{name} by {bits:#x}"));

@@ -13,6 +13,9 @@
 //! | `replay` | one strike of a campaign once more |
 //! | `trial` | one strike, and what became of it |
 //! | `table` | the results for people |
+//! | `operations` | each field × each operation of an application, which runs alone after the strike |
+//! | `operations_acts` | the operations |
+//! | `operations_table` | their results for people |
 //!
 //! Each trial opens a store of its own in memory, all layers of it, and strikes once. A run of the same script without a strike is what it is
 //! compared with. Promises, of which each trial checks all:
@@ -28,6 +31,9 @@ mod between;
 mod coverage;
 mod draw;
 mod names;
+pub mod operations;
+mod operations_acts;
+mod operations_table;
 mod pages;
 mod replay;
 mod script;

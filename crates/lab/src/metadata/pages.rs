@@ -60,6 +60,8 @@ pub(super) struct Pages {
     arena: Arc<Arena>,
     /// As of the last time that no epoch was being written.
     known: Vec<Known>,
+    /// What is struck is of one of these, if one of them has it.
+    pub(super) about: Vec<ObjectId>,
 }
 
 impl Known {
@@ -70,7 +72,7 @@ impl Known {
 
 impl Pages {
     pub(super) fn new(cache: Arc<Cache>, arena: Arc<Arena>) -> Pages {
-        Pages { cache, arena, known: Vec::new() }
+        Pages { cache, arena, known: Vec::new(), about: Vec::new() }
     }
 
     /// Looks which there are. Not while an epoch is written.
@@ -121,6 +123,9 @@ impl Pages {
             if fields.iter().any(|(name, _)| *name == field) {
                 found.push((known, frame, bytes, fields));
             }
+        }
+        if found.iter().any(|(known, ..)| self.about.contains(&known.object)) {
+            found.retain(|(known, ..)| self.about.contains(&known.object));
         }
         let (known, frame, bytes, fields) = found.get(random.below(found.len() as u64) as usize)?;
         let aim = Aim { field: Some(field.into()), pattern, ..Aim::default() };

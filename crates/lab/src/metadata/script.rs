@@ -16,7 +16,7 @@ use holdfast_physical::{MetadataProtection, Module};
 use std::sync::Arc;
 
 /// A clean block that nobody has looked at for so long is verified before it is used.
-const SECOND_NS: u64 = 1_000_000_000;
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
 
 /// What a sync takes that is struck on its way, and more.
 const SYNC_NS: u64 = 60 * SECOND_NS;
@@ -206,12 +206,12 @@ impl Run {
         self.errors.extend(seen.into_iter().map(|error| format!("{when}: {error}")));
     }
 
-    fn node(&self, path: &[&str]) -> Result<Node, String> {
+    pub(super) fn node(&self, path: &[&str]) -> Result<Node, String> {
         in_model(&self.maker.model, path)
     }
 
     /// Before: a file in use that has no name, a block of each kind in memory, a log that has been used.
-    fn begin(&mut self) -> Result<(), String> {
+    pub(super) fn begin(&mut self) -> Result<(), String> {
         let maker = &mut self.maker;
         let orphan = in_model(&maker.model, &["file 5"])?;
         maker.act(Action::Lookup { parent: Node::ROOT, name: b"file 5".to_vec() })?;
@@ -239,7 +239,7 @@ impl Run {
     }
 
     /// Updates of every sort, others in each round.
-    fn update(&mut self, round: u64) -> Result<(), String> {
+    pub(super) fn update(&mut self, round: u64) -> Result<(), String> {
         let (large, second) = (self.node(&["large"])?, self.node(&["large too"])?);
         let directory = self.node(&[&format!("directory {round}")])?;
         let small = self.node(&[&format!("directory {round}"), "small"])?;
@@ -291,7 +291,7 @@ impl Run {
         maker.act(Action::Sync { node: large, data_only: round == 1 })
     }
 
-    fn make_recovery_point(&mut self) -> Result<(), String> {
+    pub(super) fn make_recovery_point(&mut self) -> Result<(), String> {
         let cache = self.maker.stack.cache.clone();
         let told = |error: holdfast_object::Error| error.to_string();
         match self.script % 3 {

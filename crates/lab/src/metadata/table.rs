@@ -369,7 +369,8 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
         "## By field: what the store did, and what an application got\n\n\
          As Zhang's dissertation (*Cooperative Data Protection*) does it for ZFS (§3.3, table 3.5: bit flips in fields of metadata in memory, by \
          operation), where operations completed on what was corrupted, failed, or failed with a misleading message, bad data was \
-         returned, or the system crashed. *Put right, or read again*: in its place, from a copy or from the device, and nobody waits. *Epoch begun \
+         returned, or the system crashed. Operation by operation, each alone: [metadata-operations.md](metadata-operations.md); here all of a script. \
+         *Put right, or read again*: in its place, from a copy or from the device, and nobody waits. *Epoch begun \
          anew*: the last recovery point is read again, and what was done since is done again; nobody is told. *Not met*: harmless, see above. \
          *Answers right*: all operations of the script, then and later, also after the next mount. *Failed, wrong or misleading*: an operation \
          that should have succeeded did not, or said something else.\n\n{}\n",

@@ -77,7 +77,7 @@ fn facts(device: &MemoryDevice) -> Result<[Vec<String>; 3], String> {
     Ok([of(Exactness::Epochs)?, of(Exactness::Generations)?, of(Exactness::Contents)?])
 }
 
-fn survey(memory: &Memory, moment: Moment) -> Fields {
+pub(super) fn survey(memory: &Memory, moment: Moment) -> Fields {
     let attributes = memory.attributes.survey().into_iter();
     let pages = memory.pages.survey().into_iter();
     let mut fields: Fields = pages.map(|(kind, state, field)| (Kind::Page(kind), state, field.to_string())).collect();
@@ -272,7 +272,7 @@ pub(super) fn run(
 }
 
 /// Pages and attributes found to be bad in memory.
-fn bad_pages(run: &Run) -> u64 {
+pub(super) fn bad_pages(run: &Run) -> u64 {
     let status = run.maker.stack.cache.status();
     status.pages_reread
         + status.pages_renewed

@@ -1,5 +1,6 @@
 //! Metadata in memory that is written to as nobody may. More of it: the program metadata-campaign.
 
+use holdfast_lab::metadata::operations::{self, Operation};
 use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Verdict, Ways, What, again, run, text};
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{MetaKind, Pattern};
@@ -97,4 +98,36 @@ fn a_wrong_legal_change_of_a_field_is_a_logic_bug() {
     // Nothing but an equation tells of a wrong counter.
     let done = strike(&plan(40, MetadataProtection::Rolling));
     assert!(done.broken().next().is_some(), "{}", text(&done));
+}
+
+/// Some fields × operations, others each time; printed to be run again.
+#[test]
+fn what_an_operation_meets_is_noticed_or_does_no_harm() {
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs());
+    let (seed, cells) = (crate::number("HOLDFAST_SEED", now), crate::number("HOLDFAST_CELLS", 24));
+    println!(
+        "replay: HOLDFAST_SEED={seed} HOLDFAST_CELLS={cells} cargo test -p holdfast-lab --test it metadata::what_an_operation"
+    );
+    let done = operations::run(&of_operations(seed, cells as usize), &mut |_| {}).unwrap();
+    let is_whole = done.broken().next().is_none() && done.missed.is_empty() && done.cells() as u64 == cells;
+    assert!(is_whole, "seed {seed}:\n{}", operations::text(&done));
+}
+
+fn of_operations(seed: u64, cells: usize) -> operations::Plan {
+    let metadata = MetadataProtection::default();
+    operations::Plan { seed, times: 1, cells: Some(cells), operation: None, kind: None, metadata, at_once: 2 }
+}
+
+/// And each strike can be made again alone.
+#[test]
+fn without_protection_an_operation_meets_what_it_must_not() {
+    let (kind, operation) = (Some(Kind::Store(MetaKind::ObjectTable)), Some(Operation::Sync));
+    let weaker = operations::Plan { kind, operation, metadata: MetadataProtection::Off, ..of_operations(1, 8) };
+    let done = operations::run(&weaker, &mut |_| {}).unwrap();
+    let broken = done.broken().next().expect("one was met");
+    let alone = operations::again(&broken.replay(), MetadataProtection::Off).unwrap();
+    assert_eq!(format!("{broken:?}"), format!("{:?}", alone.trials[0]));
+    let protected = operations::again(&broken.replay(), MetadataProtection::default()).unwrap();
+    assert!(protected.broken().next().is_none(), "{}", operations::text(&protected));
+    assert!(operations::again("stat:clean:1:record:clean", MetadataProtection::Off).is_err());
 }
