@@ -235,8 +235,8 @@ impl Cache {
                     wrong.get_or_insert((key, "no record".to_string()));
                     continue;
                 }
-                // Of what has just been written from memory: it says what a layer between cannot make anything of.
-                Err(Error::Corrupt(why)) => {
+                // A record that says what none can say was made so here. One of a block that the device does not give has an address.
+                Err(Error::Corrupt(why)) if why.place.address.is_none() => {
                     wrong.get_or_insert((key, why.to_string()));
                     continue;
                 }

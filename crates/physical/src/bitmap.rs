@@ -1,6 +1,7 @@
 //! Bits of a whole device in memory: searching for free runs.
 
 use crate::format::BITS;
+use crate::guarded::Counted;
 use crate::meta_block::Scribble;
 use crate::scribble::Cells;
 use crate::words::{Bad, CHUNK_WORDS, Sums, Words, ones};
@@ -14,7 +15,7 @@ pub(crate) struct Bitmap {
     blocks: u64,
     words: Vec<u64>,
     chunks: Vec<Chunk>,
-    free: u64,
+    free: Counted,
     /// Without protection: words have no sums.
     believed: bool,
 }
@@ -30,7 +31,17 @@ struct Chunk {
 
 impl Chunk {
     const CLEAR: Chunk = Chunk { sums: Sums::ZEROS, free: BITS as u32, looked_s: 0 };
+
+    /// How many of its blocks are free, by its words if these are as legal changes have left them.
+    fn free_anew(&self, words: &[u64]) -> u64 {
+        match self.sums.verify(words) {
+            Ok(()) => BITS - ones(words),
+            Err(_) => self.free.into(),
+        }
+    }
 }
+
+const FREE: &str = "number of all free blocks";
 
 /// Words that a run of blocks is in, each with its bits of the run.
 fn words_of(first: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
@@ -51,7 +62,7 @@ impl Bitmap {
             blocks,
             words: vec![0; chunks * CHUNK_WORDS],
             chunks: vec![Chunk::CLEAR; chunks],
-            free: all,
+            free: Counted::new(all),
             believed: false,
         };
         bitmap.set(blocks, all - blocks);
@@ -74,7 +85,7 @@ impl Bitmap {
         let added = chunks - self.chunks();
         self.words.resize(chunks as usize * CHUNK_WORDS, 0);
         self.chunks.resize(chunks as usize, Chunk::CLEAR);
-        self.free = self.free.wrapping_add(added * BITS);
+        self.free += added * BITS;
         let old_tail = (chunks - added) * BITS;
         if old < old_tail {
             self.clear(old, blocks.min(old_tail) - old);
@@ -93,7 +104,12 @@ impl Bitmap {
     }
 
     pub(crate) fn free(&self) -> u64 {
-        self.free
+        self.free.get()
+    }
+
+    /// The same, for who looks whether it has gone bad.
+    pub(crate) fn counted_free(&self) -> &Counted {
+        &self.free
     }
 
     pub(crate) fn get(&self, bit: u64) -> bool {
@@ -138,22 +154,18 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Whether the number of all free blocks is that of the chunks' together.
+    /// Whether the number of all free blocks is that of the chunks' together, and has changed with them.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not, or has not.
     pub(crate) fn verify_free(&self) -> Result<(), Scribble> {
         let free = self.chunks.iter().map(|chunk| u64::from(chunk.free)).sum();
-        Scribble::unless_equal("number of all free blocks", free, self.free)
+        Scribble::unless_equal(FREE, free, self.free.verified(FREE)?)
     }
 
     /// The free blocks, counted anew as far as words are as legal changes have left them. Nothing is put right.
-    pub(crate) fn counted(&self) -> u64 {
-        let of = |(words, chunk): (&[u64], &Chunk)| match chunk.sums.verify(words) {
-            Ok(()) => BITS - ones(words),
-            Err(_) => chunk.free.into(),
-        };
-        self.words.chunks(CHUNK_WORDS).zip(&self.chunks).map(of).sum()
+    pub(crate) fn free_anew(&self) -> u64 {
+        self.words.chunks(CHUNK_WORDS).zip(&self.chunks).map(|(words, chunk)| chunk.free_anew(words)).sum()
     }
 
     /// Counts the free blocks anew, of chunks whose words are as legal changes have left them.
@@ -161,14 +173,13 @@ impl Bitmap {
     /// # Errors
     /// What had been counted, if it is another number; it is right now.
     pub(crate) fn recount(&mut self) -> Result<(), Scribble> {
-        let free = self.free;
         for (words, chunk) in self.words.chunks(CHUNK_WORDS).zip(&mut self.chunks) {
-            if chunk.sums.verify(words).is_ok() {
-                chunk.free = (BITS - ones(words)) as u32;
-            }
+            chunk.free = chunk.free_anew(words) as u32;
         }
-        self.free = self.chunks.iter().map(|chunk| u64::from(chunk.free)).sum();
-        Scribble::unless_equal("number of all free blocks", self.free, free)
+        let counted = Counted::new(self.chunks.iter().map(|chunk| u64::from(chunk.free)).sum());
+        let free = std::mem::replace(&mut self.free, counted);
+        Scribble::unless_equal(FREE, counted.get(), free.get())?;
+        free.verified(FREE).map(|_| ())
     }
 
     /// Whether any block of a chunk is in use.
@@ -203,7 +214,8 @@ impl Bitmap {
         let free = (BITS - ones(self.words_of_chunk(chunk))) as u32;
         let sums = if self.believed { Sums::ZEROS } else { Sums::of(self.words_of_chunk(chunk)) };
         let old = std::mem::replace(&mut self.chunks[chunk as usize], Chunk { sums, free, looked_s: 0 });
-        self.free = self.free.wrapping_sub(u64::from(old.free)).wrapping_add(u64::from(free));
+        self.free -= u64::from(old.free);
+        self.free += u64::from(free);
     }
 
     /// Sets bits that are clear.
@@ -215,7 +227,7 @@ impl Bitmap {
             let chunk = &mut self.chunks[word / CHUNK_WORDS];
             chunk.free = chunk.free.wrapping_sub(mask.count_ones());
         }
-        self.free = self.free.wrapping_sub(count);
+        self.free -= count;
     }
 
     /// Clears bits that are set.
@@ -227,7 +239,7 @@ impl Bitmap {
             let chunk = &mut self.chunks[word / CHUNK_WORDS];
             chunk.free = chunk.free.wrapping_add(mask.count_ones());
         }
-        self.free = self.free.wrapping_add(count);
+        self.free += count;
     }
 
     /// Clears the bits of a mask over a chunk, all of which are set.
@@ -242,7 +254,7 @@ impl Bitmap {
         }
         let chunk = &mut self.chunks[chunk as usize];
         chunk.free = chunk.free.wrapping_add(cleared);
-        self.free = self.free.wrapping_add(cleared.into());
+        self.free += u64::from(cleared);
     }
 
     /// What nobody may do: see [`crate::scribble`].
@@ -252,7 +264,7 @@ impl Bitmap {
 
     /// The same for the counts.
     pub(crate) fn count_cells<'a>(&'a mut self, cells: &mut Cells<'a>) {
-        cells.own("free", &mut self.free);
+        self.free.cells("free", cells);
         for (nth, chunk) in self.chunks.iter_mut().enumerate() {
             cells.own(&format!("free of chunk {nth}"), &mut chunk.free);
         }
@@ -449,6 +461,12 @@ mod tests {
         bitmap.free -= 1;
         assert!(bitmap.verify_free().is_err());
         bitmap.free += 1;
+        let mut cells = Cells::default();
+        bitmap.free.cells("free", &mut cells);
+        cells.flip(0, &[1]);
+        assert!(bitmap.counted_free().verified(FREE).is_err());
+        assert!(bitmap.recount().is_err());
+        bitmap.verify_free().unwrap();
         bitmap.chunks[0].free -= 1;
         assert!(bitmap.chunk(0).is_err());
     }

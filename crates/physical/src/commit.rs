@@ -571,13 +571,12 @@ impl Trees {
             let Change::Present(record) = change else { continue };
             let bytes = record.bytes().map_err(|scribble| self.give_up_record(base, scribble, *key, record))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
-            let before = self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize);
             if base.disk.metadata.audits() {
                 // Of most objects there is no more to it, and nothing of them is kept.
                 if record.levels == 0 {
                     let is_beyond = record.page_bound == 0 && !record.root.is_hole();
                     self.audit.beyond(u64::from(is_beyond));
-                } else if record.page_bound < before {
+                } else if record.page_bound < self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize) {
                     sunk.push((*key, Record::clone(record)));
                 }
             }

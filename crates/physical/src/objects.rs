@@ -75,6 +75,29 @@ pub(crate) fn system_kind(id: u64) -> Option<SystemKind> {
     }
 }
 
+/// The page of the reference table that was last asked for something, verified then: of a number that somebody is told.
+#[derive(Default)]
+pub(crate) struct Counters {
+    page: u64,
+    block: Option<Arc<MetaBlock>>,
+}
+
+impl Counters {
+    /// Extra references to the block at `address`. There is a reference table.
+    ///
+    /// # Errors
+    /// As [`Trees::fetch_now`].
+    pub(crate) fn of(&mut self, trees: &Trees, base: &Base, address: u64) -> Result<u32> {
+        let (page, slot) = (address / COUNTERS, (address % COUNTERS) as usize);
+        if self.block.is_none() || self.page != page {
+            let record = &trees.system[&REFERENCES];
+            self.block = trees.node_now(base, system_key(REFERENCES), record, 0, page)?;
+            self.page = page;
+        }
+        Ok(self.block.as_deref().map_or(0, |block| block.counter(slot)))
+    }
+}
+
 impl Trees {
     /// The objects of a new store: domain 0's own, and an empty domain `main`.
     pub(crate) fn create(epoch: Epoch) -> Trees {
@@ -113,20 +136,15 @@ impl Trees {
         let (page, slot) = (key.object.0 / RECORDS, key.object.0 % RECORDS);
         let Some(block) = self.node(base, system_key(table), table_record, 0, page)? else { return Ok(None) };
         let record = Record::decode(block.record(slot as usize), base.disk.newest(), base.disk.blocks(), false);
-        let node = NodeKey::new(system_key(table), 0, page);
+        // Of the record, wherever it is.
+        let mut place = NodeKey::new(system_key(table), 0, page).place(&base.disk, 0);
+        (place.object, place.level, place.index, place.address) = (Some(key), None, None, None);
         match record {
-            Ok(Some(record)) if matches!(record.kind, RecordKind::System(_)) => Err(Error::corrupt(
-                node.place(&base.disk, 0),
-                "kind of object record",
-                "an object's",
-                "the store's own",
-            )),
-            Ok(record) => Ok(record),
-            Err(fault) => {
-                let mut place = node.place(&base.disk, 0);
-                (place.object, place.level, place.index, place.address) = (Some(key), None, None, None);
-                Err(fault.at(place))
+            Ok(Some(record)) if matches!(record.kind, RecordKind::System(_)) => {
+                Err(Error::corrupt(place, "kind of object record", "an object's", "the store's own"))
             }
+            Ok(record) => Ok(record),
+            Err(fault) => Err(fault.at(place)),
         }
     }
 

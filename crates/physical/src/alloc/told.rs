@@ -25,10 +25,8 @@ impl Alloc {
     pub(crate) fn space_told(&self) -> Space {
         let of = |mask: &Mask| mask.counted().verified("number of bits").unwrap_or_else(|_| mask.count_of_chunks());
         let total = self.total.verified("number of all blocks").unwrap_or_else(|_| self.blocks_in_all());
-        let free = match self.used.verify_free() {
-            Ok(()) => self.used.free(),
-            Err(_) => self.used.counted(),
-        };
+        let free =
+            self.used.counted_free().verified("number of all free blocks").unwrap_or_else(|_| self.used.free_anew());
         self.space_of(total, free, of(&self.pending).wrapping_add(of(&self.held)))
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn runs_in(base: &Base, domain: DomainId, page: PageIndex, block: &Me
 }
 
 impl Trees {
-    /// The runs in a dead list, those of the epoch being built last.
+    /// The runs in a dead list, those of the epoch being built last. Its pages are verified just now: a number of blocks is told of them, or they become free.
     pub(super) fn dead_runs(&self, base: &Base, domain: DomainId, slot: u16) -> Result<Vec<DeadRun>> {
         Ok(self.dead_part(base, domain, slot, 0, PAGES)?.0)
     }
@@ -69,7 +69,7 @@ impl Trees {
             let first = pages.start + skip;
             let mut page = first;
             while page < pages.end
-                && let Some(block) = self.node(base, key, record, 0, page)?
+                && let Some(block) = self.node_now(base, key, record, 0, page)?
             {
                 if page - first == count {
                     return Ok((runs, false));
