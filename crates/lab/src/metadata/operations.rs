@@ -8,6 +8,7 @@ use super::attributes::Attributes;
 use super::between::Moment;
 use super::operations_acts::Wrong;
 use super::pages::Pages;
+use super::replay::named;
 use super::script::{Memory, Run, SECOND_NS};
 use super::trial::{self, Fields, WHOLE_SLOT};
 use super::{Kind, answers};
@@ -580,10 +581,6 @@ fn strike_somewhere(
     outcome
 }
 
-fn named<T: Copy>(all: impl IntoIterator<Item = T>, name: &str, of: impl Fn(T) -> &'static str) -> Result<T, String> {
-    all.into_iter().find(|one| of(*one) == name).ok_or(format!("there is no {name}"))
-}
-
 /// Strikes as a line says that [`Trial::replay`] gave.
 ///
 /// # Errors
@@ -593,11 +590,11 @@ pub fn again(line: &str, metadata: MetadataProtection) -> Result<Done, String> {
     let [operation, way, choice, kind, state, field] = parts[..] else {
         return Err(format!("{line}: a strike is OPERATION:clean|changed:CHOICE:KIND:STATE:FIELD"));
     };
-    let operation = named(Operation::ALL.iter().copied(), operation, Operation::name)?;
-    let way = named(Way::ALL, way, Way::name)?;
+    let operation = named(Operation::ALL.iter().copied(), operation, ToString::to_string)?;
+    let way = named(Way::ALL, way, |way| way.name().to_string())?;
     let choice = choice.parse::<u64>().map_err(|error| format!("{choice}: {error}"))?;
-    let kind = named(Kind::all(), kind, Kind::name)?;
-    let state = named(State::ALL, state, State::name)?;
+    let kind = named(Kind::all(), kind, ToString::to_string)?;
+    let state = named(State::ALL, state, |state| state.name().to_string())?;
     let cell = Cell { operation, kind, field: field.to_string() };
     let store = Reference::make_closed()?;
     let twin = Twin::run(&store, operation, way, is_of_cache(kind), metadata)?;

@@ -29,7 +29,7 @@ impl Trial {
     }
 }
 
-fn named<T>(all: impl IntoIterator<Item = T>, name: &str, of: impl Fn(&T) -> String) -> Result<T, String> {
+pub(super) fn named<T>(all: impl IntoIterator<Item = T>, name: &str, of: impl Fn(&T) -> String) -> Result<T, String> {
     all.into_iter().find(|one| of(one) == name).ok_or(format!("there is no {name}"))
 }
 

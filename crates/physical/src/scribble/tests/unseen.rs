@@ -151,6 +151,11 @@ fn an_entry_of_a_list_that_no_sum_sees_is_a_logic_bug_as_another_one_changes() {
             rig.commit().unwrap();
             let before = rig.stored();
             let list = target(&rig, MetaKind::SnapshotList, State::Clean);
+            let entry = || {
+                let list = target(&rig, MetaKind::SnapshotList, State::Clean);
+                rig.module.lab().with(&list, |form| form.bytes()[1024 * slot..][..1024].to_vec())
+            };
+            let sound = entry();
             let struck = rig.module.lab().strike_unseen(&list, 1024 * slot + 600, &[1 << 5]).expect("it is there");
             let create = || rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "after", made).unwrap();
             create();
@@ -164,6 +169,7 @@ fn an_entry_of_a_list_that_no_sum_sees_is_a_logic_bug_as_another_one_changes() {
                     create();
                     rig.commit().unwrap();
                     assert_eq!(rig.module.status().counters.scribbles, 0, "{struck}");
+                    assert_eq!(entry(), sound, "{struck}");
                 }
             }
         }
