@@ -5,7 +5,7 @@ use crate::disk::Disk;
 use crate::format::fields::Fields;
 use crate::format::{BITS, BlockPointer, Fault, RECORD_BYTES, blockptr, record};
 use crate::meta_block::{MetaBlock, NodeKey};
-use crate::named::{stored_block, stored_pointer};
+use crate::named::{StoredCopies, stored_block, stored_pointer};
 use crate::words::{Bad, Words};
 use holdfast_object::{Difference, Epoch, ObjectKey};
 use std::fmt::Write;
@@ -31,7 +31,7 @@ fn differs(disk: &Disk, block: &MetaBlock, key: NodeKey, address: u64) -> String
 }
 
 /// The same for a block that the epoch being built has changed: by its sums if no more than one word has gone bad, else by the last recovery point.
-pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &BlockPointer) -> String {
+pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &StoredCopies) -> String {
     if block.is_at_home(key).is_err() {
         return "its bytes are out of reach".to_string();
     }
@@ -43,7 +43,7 @@ pub(crate) fn since(disk: &Disk, block: &MetaBlock, key: NodeKey, stored: &Block
     if stored.is_hole() {
         return "it is new, so the last recovery point has none to tell the bytes by".into();
     }
-    match stored_block(disk, key, stored) {
+    match stored.read(disk, key) {
         Some(stored) => since_then(&stored, block.bytes()),
         None => "the last recovery point's cannot be read to tell the bytes".into(),
     }

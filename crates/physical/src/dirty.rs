@@ -5,6 +5,7 @@ use crate::base::{Base, LOOK_AGAIN_MS};
 use crate::format::BlockPointer;
 use crate::guarded::Destination;
 use crate::meta_block::{MetaBlock, NodeKey, OwnedBlock};
+use crate::named::StoredCopies;
 use crate::tree::{Change, Trees};
 use holdfast_object::{DomainId, Epoch, Result};
 use std::sync::Arc;
@@ -21,15 +22,15 @@ pub(crate) struct Dirty {
     pub(crate) address: Destination,
     /// For which epoch it was last changed legally. To be told alone: nothing is made of it.
     pub(crate) changed: Epoch,
-    /// Where the last recovery point has it, or a hole. To be told alone as well.
-    pub(crate) stored: BlockPointer,
+    /// What the last recovery point has in its place. To be told alone as well.
+    pub(crate) stored: StoredCopies,
     /// Of the clock: when it was last verified.
     checked_ms: AtomicU32,
 }
 
 impl Dirty {
     /// Of a block that is new, or has just been verified.
-    pub(crate) fn new(block: OwnedBlock, changed: Epoch, stored: BlockPointer, now_ms: u32) -> Dirty {
+    pub(crate) fn new(block: OwnedBlock, changed: Epoch, stored: StoredCopies, now_ms: u32) -> Dirty {
         Dirty { block, address: Destination::NONE, changed, stored, checked_ms: AtomicU32::new(now_ms) }
     }
 

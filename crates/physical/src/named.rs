@@ -206,6 +206,33 @@ pub(crate) fn stored_block(disk: &Disk, node: NodeKey, pointer: &BlockPointer) -
     Some(copy.into_inner().0.0)
 }
 
+/// Where a block is on the device, and under which checksum: enough to read it for a report, and a quarter of its pointer.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredCopies {
+    address: [u64; 2],
+    sum: u64,
+}
+
+impl StoredCopies {
+    /// Copies whose checksum is not bound to their place are not read: nobody writes such ones.
+    pub(crate) fn of(pointer: &BlockPointer) -> StoredCopies {
+        let sum = pointer.sums.primary.as_u64().filter(|_| pointer.seeded);
+        StoredCopies { address: pointer.address, sum: sum.unwrap_or(0) }
+    }
+
+    /// There is none.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.address[0] == 0
+    }
+
+    /// A good copy.
+    pub(crate) fn read(&self, disk: &Disk, node: NodeKey) -> Option<[u8; 4096]> {
+        let mut copies = self.address.into_iter().filter(|address| *address != 0);
+        let good = |address| disk.read_unverified(address).ok()?.verify_identified(self.sum, node.mix()).ok();
+        copies.find_map(good).map(|copy| copy.into_inner().0.0)
+    }
+}
+
 impl Trees {
     /// Whether a bad copy of a block may be replaced through this pointer, as the device has it in the same place.
     ///

@@ -19,7 +19,7 @@ use crate::format::blockptr::PointerKind;
 use crate::format::{BlockPointer, DeadRun, LEVELS_MAX, POINTERS, Record};
 use crate::guarded::Counted;
 use crate::meta_block::{Edit, MetaBlock, MetadataProtection, NodeKey, OwnedBlock, Scribble};
-use crate::named::OnDevice;
+use crate::named::{OnDevice, StoredCopies};
 use crate::objects::holder;
 use crate::sealed_record::SealedRecord;
 use crate::slots::Misfit;
@@ -426,7 +426,7 @@ impl Trees {
 
     /// One that is new, or has been verified: just now, but for counters that a removal has verified since it began.
     fn insert_dirty(&mut self, base: &Base, key: NodeKey, block: OwnedBlock, stored: BlockPointer) {
-        let dirty = Dirty::new(block, self.building, stored, base.now_ms());
+        let dirty = Dirty::new(block, self.building, StoredCopies::of(&stored), base.now_ms());
         let before = self.dirty.insert(key, dirty);
         debug_assert!(before.is_none(), "{key:?} is dirty already");
         self.fresh.push(key);

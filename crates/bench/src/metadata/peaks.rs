@@ -170,6 +170,6 @@ mod tests {
     /// As docs/metadata-speed.md and decision record 0035 have it.
     #[test]
     fn of_blocks_that_have_changed_more_is_kept() {
-        assert_eq!(taken(0, 7).kept_bytes() - taken(0, 0).kept_bytes(), 7.0 * 168.0);
+        assert_eq!(taken(0, 7).kept_bytes() - taken(0, 0).kept_bytes(), 7.0 * 88.0);
     }
 }

@@ -6,7 +6,7 @@ use crate::base::Base;
 use crate::format::blockptr::{Glance, PointerKind};
 use crate::format::record::RecordGlance;
 use crate::format::{POINTERS, RECORDS, SystemKind};
-use crate::meta_block::{NodeKey, read_copy};
+use crate::meta_block::NodeKey;
 use crate::objects::{system_kind, table_of};
 use crate::tree::{Change, Trees, span};
 use holdfast_object::{DomainId, ObjectId, ObjectKey};
@@ -105,11 +105,7 @@ impl Trees {
     /// A changed block as the last recovery point has it.
     fn stored(&self, base: &Base, key: NodeKey) -> Option<[u8; 4096]> {
         let stored = &self.dirty.get(&key)?.stored;
-        if stored.is_hole() {
-            return Some([0; 4096]);
-        }
-        let copy = stored.addresses().find_map(|address| read_copy(&base.disk, key, stored, address).ok())?;
-        Some(copy.into_inner().0.0)
+        if stored.is_hole() { Some([0; 4096]) } else { stored.read(&base.disk, key) }
     }
 
     /// Objects whose records say that they have more or fewer pages than before by another number than their changed blocks have.
