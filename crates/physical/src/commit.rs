@@ -333,16 +333,24 @@ fn rank(key: &NodeKey) -> (u8, u8, NodeKey) {
     (group, key.level, *key)
 }
 
-/// Puts the record of an object into its object table, which is dirty.
+/// Puts the record of an object into its object table, which is dirty. Gives the page bound of the one that was there.
+///
+/// # Errors
+/// [`Error::GivenUp`]: the table's block is not there, or is another one.
 fn put_record(
+    base: &Base,
     (dirty, audit): (&mut FxHashMap<NodeKey, Dirty>, &mut Audit),
     table: NodeKey,
     object: u64,
     record: &[u8; RECORD_BYTES],
-) {
-    let block = &mut dirty.get_mut(&table).expect("staged").block;
-    let edit = block.edit_if(table, audit).unwrap_or_else(|_| panic!("{table:?} is another block"));
-    { edit }.put_record((object % RECORDS) as usize, record);
+) -> Result<u64> {
+    let slot = (object % RECORDS) as usize;
+    let dirty = dirty.get_mut(&table).ok_or_else(Scribble::that_misses_a_block);
+    let edit = dirty.and_then(|dirty| dirty.block.edit_if(table, audit));
+    let mut edit = edit.map_err(|scribble| base.give_up_epoch(scribble, table))?;
+    let before = edit.page_bound(slot);
+    edit.put_record(slot, record);
+    Ok(before)
 }
 
 impl Trees {
@@ -486,7 +494,7 @@ impl Trees {
             let bad = |scribble| self.give_up_record(base, scribble, system_key(*id), record);
             let bytes = record.bytes().map_err(bad)?;
             let table = NodeKey::new(system_key(0), 0, id / RECORDS);
-            put_record((&mut self.dirty, &mut self.audit), table, *id, &bytes);
+            put_record(base, (&mut self.dirty, &mut self.audit), table, *id, &bytes)?;
         }
         self.seal_group(base, groups[2], epoch, &mut writes)?;
         self.audit.look_at_gone();
@@ -499,10 +507,15 @@ impl Trees {
         let now_s = base.now_s();
         let limits = Limits { newest: epoch, blocks: base.disk.blocks() };
         for &key in keys {
-            let dirty = self.dirty.get_mut(&key).expect("listed from it");
+            let missing = |missing: Scribble| base.give_up_epoch(missing, key);
+            let dirty = self.dirty.get_mut(&key).ok_or_else(|| missing(Scribble::that_misses_a_block()))?;
             let changed = dirty.changed;
             let address = dirty.address.get().map_err(|scribble| base.give_up_changed(scribble, key, changed))?;
-            assert!(address[0] != 0, "{key:?} was not staged");
+            if address[0] == 0 {
+                return Err(missing(Scribble::that_misses("number of places that it was given")));
+            }
+            // Nothing is read where its bytes only seem to be.
+            dirty.block.is_block(key).map_err(missing)?;
             let pointer = BlockPointer {
                 address,
                 birth_phys: epoch,
@@ -537,7 +550,7 @@ impl Trees {
                     _ => None,
                 },
             };
-            let record = record.expect("the record of an object with dirty blocks is at hand");
+            let record = record.ok_or_else(|| missing(Scribble::that_misses("number of records of its object")))?;
             if let Err(scribble) = record.look(now_s) {
                 return Err(self.give_up_changed(base, scribble, object));
             }
@@ -571,16 +584,16 @@ impl Trees {
             let Change::Present(record) = change else { continue };
             let bytes = record.bytes().map_err(|scribble| self.give_up_record(base, scribble, *key, record))?;
             let table = NodeKey::new(system_key(table_of(key.domain)), 0, key.object.0 / RECORDS);
+            let before = put_record(base, (&mut self.dirty, &mut self.audit), table, key.object.0, &bytes)?;
             if base.disk.metadata.audits() {
                 // Of most objects there is no more to it, and nothing of them is kept.
                 if record.levels == 0 {
                     let is_beyond = record.page_bound == 0 && !record.root.is_hole();
                     self.audit.beyond(u64::from(is_beyond));
-                } else if record.page_bound < self.dirty[&table].block.page_bound((key.object.0 % RECORDS) as usize) {
+                } else if record.page_bound < before {
                     sunk.push((*key, Record::clone(record)));
                 }
             }
-            put_record((&mut self.dirty, &mut self.audit), table, key.object.0, &bytes);
         }
         for (key, record) in &sunk {
             self.audit_bound(base, *key, record);

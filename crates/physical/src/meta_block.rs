@@ -117,7 +117,12 @@ impl Scribble {
 
     /// A block that is to be changed is not there.
     pub(crate) fn that_misses_a_block() -> Scribble {
-        Scribble { what: "number of such blocks of the epoch being built", expected: 1, got: 0 }
+        Scribble::that_misses("number of such blocks of the epoch being built")
+    }
+
+    /// What there is one of is not there.
+    pub(crate) fn that_misses(what: &'static str) -> Scribble {
+        Scribble { what, expected: 1, got: 0 }
     }
 
     pub(crate) fn at(self, place: Place) -> Corruption {

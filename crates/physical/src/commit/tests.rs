@@ -4,6 +4,8 @@ use super::*;
 use crate::check::{CheckOptions, check};
 use crate::format::blockptr::POINTER_BYTES;
 use crate::format::{Label, POINTERS};
+use crate::meta_block::OwnedBlock;
+use crate::named::StoredCopies;
 use crate::objects::map_of;
 use crate::{CreateOptions, MetadataProtection, OpenOptions};
 use holdfast_block::{Device, MemoryDevice};
@@ -246,6 +248,53 @@ fn a_change_that_meets_another_block_costs_the_epoch_and_nothing_else() {
         rig.commit_is_given_up();
         assert_eq!(rig.stored(), before);
         rig.begin_anew(|rig| [0, 1, POINTERS].into_iter().for_each(|index| rig.write(2, index).unwrap()));
+    }
+}
+
+/// From when they have been found until they are complete: moved by what has been written to the table of them, or gone.
+#[test]
+fn an_epoch_whose_blocks_are_not_where_they_were_is_given_up_with_the_place() {
+    type Strike = fn(&mut Trees, NodeKey);
+    let page = |id| NodeKey::new(system_key(id), 0, 0);
+    let (own, table, leaf) =
+        (page(0), page(table_of(DomainId::MAIN)), NodeKey { domain: 1, object: 2, level: 1, index: 0 });
+    let (all, tables) = (vec![own, table, leaf], vec![own, table]);
+    let strikes: [(&str, Vec<NodeKey>, Strike); 6] = [
+        ("another one's", all.clone(), |trees, key| {
+            let others = [key, NodeKey::new(system_key(BITMAP), 0, 0)];
+            let [one, other] = others.map(|key| trees.dirty.remove(&key).unwrap());
+            trees.dirty.extend([(others[0], other), (others[1], one)]);
+        }),
+        ("nobody's memory", all, |trees, key| {
+            trees.dirty.get_mut(&key).unwrap().block.scribbled().misplace(1 << 46);
+        }),
+        ("gone", tables.clone(), |trees, key| drop(trees.dirty.remove(&key))),
+        ("complete already", tables, |trees, key| drop(trees.dirty.get_mut(&key).unwrap().block.release())),
+        ("of an object that has not changed", vec![leaf], |trees, key| {
+            let other = NodeKey { object: 77, ..key };
+            let block = OwnedBlock::new(other, MetadataProtection::Rolling);
+            let mut dirty = Dirty::new(block, 1, StoredCopies::of(&BlockPointer::HOLE), 0);
+            dirty.address = Destination::new([500, 501]);
+            trees.dirty.insert(other, dirty);
+        }),
+        ("without a place", vec![leaf], |trees, key| trees.dirty.get_mut(&key).unwrap().address = Destination::NONE),
+    ];
+    for (what, keys, strike) in strikes {
+        for key in keys {
+            let rig = Rig::new();
+            rig.fill(2, 70);
+            let (base, epoch) = (&rig.module.base, rig.module.epoch() + 1);
+            let mut trees = rig.module.trees.write();
+            guard::open(|| trees.stage(base, epoch)).unwrap();
+            strike(&mut trees, key);
+            let Err(error) = guard::open(|| trees.seal(base, epoch)) else { panic!("{what}: {key:?} is complete") };
+            drop(trees);
+            let Error::GivenUp(found) = &error else { panic!("{what}, {key:?}: {error}") };
+            let place = &found.place;
+            assert!(place.object.is_some() && place.level.is_some() && place.index.is_some(), "{what}: {error}");
+            rig.commit_is_given_up();
+            rig.begin_anew(|rig| rig.fill(2, 70));
+        }
     }
 }
 
