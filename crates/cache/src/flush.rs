@@ -6,7 +6,6 @@ use crate::involved::Involved;
 use crate::object::Residence;
 use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
-use crate::ranges::Missing;
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
@@ -14,6 +13,7 @@ use holdfast_object::{
     ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -520,24 +520,15 @@ impl State {
             }
         }
         // The store has logged why. What was found before is told, and of a newer page the next recovery point tells.
-        let is_told = |state: &State, id: ObjectId, index: PageIndex| {
-            let is_newer = state
-                .objects
-                .get(&id)
-                .is_none_or(|object| object.dirty.contains(&index) || object.overlay.missing(index) != Missing::Stored);
-            !is_newer && !rejected.contains(&(id, index)) && !frozen.unsettled.contains(&(id, index))
-        };
+        let told: BTreeSet<_> = written.rejected.iter().chain(&frozen.unsettled).copied().collect();
         for (id, pages) in &written.lost {
-            let mut from = pages.start;
-            while let Some(first) = (from..pages.end).find(|page| is_told(self, *id, *page)) {
-                let end = (first..pages.end).find(|page| !is_told(self, *id, *page)).unwrap_or(pages.end);
-                let error = unreachable_page(self, *id, first);
-                self.tell_lost(*id, first..end, error);
-                from = end;
+            for run in self.untold(*id, pages.clone(), &told) {
+                let error = unreachable_page(self, *id, run.start);
+                self.tell_lost(*id, run, error);
             }
         }
         for &(id, index) in &written.passed_over {
-            if !is_told(self, id, index) {
+            if self.untold(id, index..index + 1, &told).is_empty() {
                 continue;
             }
             let error = unreachable_page(self, id, index);
@@ -566,5 +557,103 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Of pages of an object the runs that are in memory as the recovery point has them, and are not `told` already. In a time that goes by runs, and by
+    /// pages that are not: a run may be as long as a file, and everybody waits.
+    fn untold(
+        &self,
+        id: ObjectId,
+        pages: Range<PageIndex>,
+        told: &BTreeSet<(ObjectId, PageIndex)>,
+    ) -> Vec<Range<PageIndex>> {
+        let Some(object) = self.objects.get(&id) else { return Vec::new() };
+        let told = told.range((id, pages.start)..(id, pages.end)).map(|(_, index)| *index);
+        let others: BTreeSet<PageIndex> = object.dirty.range(pages.clone()).copied().chain(told).collect();
+        let mut untold = Vec::new();
+        for run in object.overlay.stored(pages) {
+            let mut from = run.start;
+            for &other in others.range(run.clone()) {
+                if from < other {
+                    untold.push(from..other);
+                }
+                from = other + 1;
+            }
+            if from < run.end {
+                untold.push(from..run.end);
+            }
+        }
+        untold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frozen::FrozenOps;
+    use crate::object::Object;
+    use crate::thrice::Thrice;
+    use holdfast_integrity::Protection;
+    use holdfast_object::{Arena, Class, Kind, ManualClock, Timestamp};
+    use rand::{Rng, SeedableRng};
+    use std::sync::Arc;
+
+    const ID: ObjectId = ObjectId(2);
+
+    fn state() -> State {
+        let (arena, clock) = (Arena::new(16, 4096).expect("arena"), Arc::new(ManualClock::new(0, 0)));
+        let mut state = State::new(DomainId::MAIN, Protection::Uniform, clock, 2, arena, [0; 2], None);
+        let attributes = Attributes::new(Kind::Regular, Class::Own, 0o644, 0, 0, Timestamp::default());
+        state.insert_object(ID, Object::new(attributes));
+        state
+    }
+
+    /// Of 2^40 pages nobody sees the end who looks at each.
+    #[test]
+    fn a_run_that_is_lost_takes_no_longer_than_what_is_newer_in_it() {
+        let mut state = state();
+        let object = state.objects.get_mut(&ID).expect("it is there");
+        object.dirty = [5, 1000].into_iter().collect();
+        object.overlay.zero(100..200, 4);
+        let frozen = FrozenEpoch {
+            epoch: 3,
+            sequence: Thrice::new(9),
+            ops: FrozenOps::new(Vec::new()).expect("none"),
+            objects: Vec::new(),
+            uncut: Default::default(),
+            unsettled: vec![(ID, 7)],
+            errors: 0,
+        };
+        state.published(frozen, &Written { lost: vec![(ID, 0..1 << 40)], ..Written::default() }).expect("it is sound");
+        let bad = &state.objects[&ID].bad;
+        for (first, expected) in
+            [(0, [0, 1, 2, 3]), (4, [4, 6, 8, 9]), (98, [98, 99, 200, 201]), (999, [999, 1001, 1002, 1003])]
+        {
+            assert_eq!(bad.list(first, 4), expected, "from {first} on");
+        }
+    }
+
+    #[test]
+    fn what_is_told_by_runs_is_what_is_told_page_by_page() {
+        const PAGES: u64 = 40;
+        for seed in 0..300 {
+            let mut rng = rand_pcg::Pcg64Mcg::seed_from_u64(seed);
+            let mut state = state();
+            let mut some = |most: u64| -> BTreeSet<PageIndex> {
+                (0..rng.random_range(0..=most)).map(|_| rng.random_range(0..PAGES)).collect()
+            };
+            let (dirty, told, starts) = (some(8), some(8), some(3));
+            let object = state.objects.get_mut(&ID).expect("it is there");
+            object.dirty = dirty.iter().copied().collect();
+            starts.iter().for_each(|start| object.overlay.zero(*start..start + 5, 4));
+            let newer = |page: &PageIndex| starts.range(page.saturating_sub(4)..=*page).next().is_some();
+            let told_of = told.iter().flat_map(|page| [(ID, *page), (ObjectId(3), page + 1)]).collect();
+            let untold: Vec<_> = state.untold(ID, 3..PAGES - 3, &told_of);
+            assert!(untold.iter().all(|run| !run.is_empty()), "seed {seed}: {untold:?}");
+            let pages: Vec<_> = untold.into_iter().flatten().collect();
+            let others = |page: &PageIndex| dirty.contains(page) || told.contains(page) || newer(page);
+            let expected: Vec<_> = (3..PAGES - 3).filter(|page| !others(page)).collect();
+            assert_eq!(pages, expected, "seed {seed}: {dirty:?} changed, {told:?} told, from {starts:?} on zeros");
+        }
     }
 }

@@ -98,6 +98,23 @@ impl Overlay {
         }
     }
 
+    /// Of these pages the runs that are what the store says.
+    pub(crate) fn stored(&self, pages: Range<PageIndex>) -> Vec<Range<PageIndex>> {
+        let (mut stored, mut from) = (Vec::new(), pages.start);
+        // The one before may reach into them.
+        let before = self.entries.range(..pages.start).next_back();
+        for (&start, entry) in before.into_iter().chain(self.entries.range(pages.clone())) {
+            if from < start {
+                stored.push(from..start);
+            }
+            from = from.max(entry.end);
+        }
+        if from < pages.end {
+            stored.push(from..pages.end);
+        }
+        stored
+    }
+
     /// The first of the pages that are zero up to the end of all pages, if there are such: an object was cut there.
     pub(crate) fn cut_at(&self) -> Option<PageIndex> {
         self.entries
@@ -183,6 +200,9 @@ mod tests {
                 for (index, (expected, _)) in (0..).zip(&table) {
                     assert_eq!(overlay.missing(index), *expected, "seed {seed}, step {step}, page {index}");
                 }
+                let stored: Vec<u64> = overlay.stored(start..end).into_iter().flatten().collect();
+                let expected = (start..end).filter(|index| table[*index as usize].0 == Missing::Stored);
+                assert_eq!(stored, expected.collect::<Vec<_>>(), "seed {seed}, step {step}, pages {start} to {end}");
             }
         }
     }
