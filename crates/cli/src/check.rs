@@ -140,12 +140,25 @@ impl NoChecksum {
         NoChecksum { blocks: found.blocks, bytes: bytes(found.blocks), files: found.files, named: named.collect() }
     }
 
+    /// What could not be verified, behind what is said of the rest.
+    fn exception(&self) -> String {
+        match self.blocks {
+            0 => String::new(),
+            blocks => {
+                format!(
+                    "; {}, in {}, could NOT be verified",
+                    without_checksum(blocks),
+                    count(self.files, "file", "files")
+                )
+            }
+        }
+    }
+
     fn words(&self) -> String {
         if self.blocks == 0 {
             return String::new();
         }
-        let (blocks, files) = (without_checksum(self.blocks), count(self.files, "file", "files"));
-        let mut text = format!("no error: {blocks}, in {files}, could not be verified:\n");
+        let mut text = String::from("not verified, as it has no checksum:\n");
         for Unverified { path, bytes } in &self.named {
             text.push_str(&format!("  {}: {}\n", quoting::name(path), size::show(*bytes)));
         }
@@ -325,10 +338,12 @@ impl Report for Checked {
         }
         text.push_str(&self.sums());
         text.push_str(&match (self.errors, self.corrected) {
-            (0, _) => "no errors\n".to_string(),
-            (errors, 0) => format!("{}\n", count(errors, "ERROR", "ERRORS")),
-            (errors, corrected) => format!("{}, {corrected} corrected\n", count(errors, "ERROR", "ERRORS")),
+            (0, _) if blocks.no_checksum.blocks > 0 => "no errors in what could be verified".to_string(),
+            (0, _) => "no errors".to_string(),
+            (errors, 0) => count(errors, "ERROR", "ERRORS"),
+            (errors, corrected) => format!("{}, {corrected} corrected", count(errors, "ERROR", "ERRORS")),
         });
+        text.push_str(&format!("{}\n", blocks.no_checksum.exception()));
         for advice in &self.advice {
             text.push_str(&format!("  {advice}\n"));
         }

@@ -1,9 +1,10 @@
 //! What commands print: words for people, or one JSON document.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::quoting;
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 
 /// Something that can be told in words and as data.
 pub(crate) trait Report: Serialize {
@@ -30,6 +31,16 @@ pub(crate) fn print(format: Format, report: &impl Report) {
 /// Prints to standard output what is formatted already.
 pub(crate) fn print_text(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Puts a figure into a file, or, for `-`, to standard output, and then nothing besides it: whether it is in a file.
+pub(crate) fn draw(file: &Path, svg: &str) -> Result<bool> {
+    if file.as_os_str() == "-" {
+        print_text(svg);
+        return Ok(false);
+    }
+    std::fs::write(file, svg).map_err(|error| Failure::at(file, crate::mounts::plain(&error)))?;
+    Ok(true)
 }
 
 /// Prints a failure: in words to standard error, as JSON (`{"error": …}`) to standard output, where the document is

@@ -34,7 +34,7 @@ pub(crate) struct Reliability {
     #[arg(long, value_name = "N", value_parser = figure, requires = "out",
         conflicts_with_all = ["config", "ecc", "memory_fit", "uber", "flush", "residency", "uptime", "costs"])]
     pub(crate) figure: Option<Figure>,
-    /// File for the figure
+    /// File for the figure; - is standard output
     #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
     pub(crate) out: Option<PathBuf>,
 }

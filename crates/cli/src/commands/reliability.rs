@@ -2,12 +2,11 @@
 
 use crate::args::{Assumed, Reliability};
 use crate::failure::{Failure, Result};
-use crate::output::{Format, Report, print, table};
+use crate::output::{self, Format, Report, print, table};
 use crate::protection::{Looked, look, one_in, time};
 use crate::quoting;
 use holdfast_reliability::{Goal, Machine, Mode, Residency, draw, recommend};
 use serde::Serialize;
-use std::fs;
 
 #[derive(Serialize)]
 struct Judged {
@@ -179,8 +178,9 @@ pub(crate) fn run(arguments: &Reliability, format: Format) -> Result<()> {
         (Some(figure), Some(file)) => {
             let Assumed { checksum_data, goal, .. } = arguments.assumed;
             let svg = draw(figure, checksum_data, goal).map_err(|error| Failure::new(error.to_string()))?;
-            fs::write(file, svg).map_err(|error| Failure::at(file, crate::mounts::plain(&error)))?;
-            print(format, &Drawn { figure: figure.number(), file: file.display().to_string() });
+            if output::draw(file, &svg)? {
+                print(format, &Drawn { figure: figure.number(), file: file.display().to_string() });
+            }
         }
         _ => print(format, &judge(arguments)),
     }

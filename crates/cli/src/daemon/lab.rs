@@ -10,7 +10,7 @@ use crate::stack::{Stack, says};
 use holdfast_block::{BLOCK_SIZE, Device};
 use holdfast_cache::{FlipError, FlipPart, PageState, Quiet, ResidentPage};
 use holdfast_naming::page_fields;
-use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_BITS};
+use holdfast_object::{DomainId, Error, Kind, ObjectCache, ObjectId, ObjectKey, ObjectStore, PAGE_BITS};
 use holdfast_physical::inject::{self, BlockClass, Catalogue, Copies, Fault, Random, Selection};
 use holdfast_physical::scribble::{Aim, field_of};
 use std::sync::Arc;
@@ -162,27 +162,19 @@ fn flip_one(
     when: When,
     part: FlipPart,
 ) -> Result<std::result::Result<Flipped, FlipError>> {
-    let is_wanted = |page: &ResidentPage| {
-        let is_then = match when {
-            When::Dirty => page.state == PageState::Dirty,
-            When::Clean => page.state == PageState::Clean,
-            When::Any => true,
-        };
-        is_then && request.page.is_none_or(|wanted| wanted == page.index)
+    let is_then = |page: &ResidentPage| match when {
+        When::Dirty => page.state == PageState::Dirty,
+        When::Clean => page.state == PageState::Clean,
+        When::Any => true,
     };
     let is_of = |id: ObjectId, found: Kind| found == kind && object.is_none_or(|wanted| wanted == id);
     let quiet = stack.cache.quiet();
-    let mut pages = quiet.resident_pages(|id, attributes| is_of(id, attributes.kind));
-    pages.retain(is_wanted);
+    let there = quiet.resident_pages(|id, attributes| is_of(id, attributes.kind));
+    let there = there.into_iter().filter(|page| request.page.is_none_or(|wanted| wanted == page.index));
+    let (mut pages, others): (Vec<_>, Vec<_>) = there.partition(is_then);
     let mut random = Random::new(request.seed);
     if pages.is_empty() {
-        let state = if when == When::Any { String::new() } else { format!(" that is {}", when.name()) };
-        let failure = Failure::new(format!("no such page of the kind {} is in memory{state}", request.kind.name()));
-        return Err(match when {
-            When::Dirty => failure.hint("pages are dirty from when they are written until the next recovery point"),
-            When::Clean => failure.hint("pages are clean once they have been read, or synced with holdfast sync"),
-            When::Any => failure,
-        });
+        return Err(none_such(request.kind, when, others.len() as u64));
     }
     loop {
         let page = pages.swap_remove(random.below(pages.len() as u64) as usize);
@@ -206,6 +198,28 @@ fn flip_one(
     }
 }
 
+/// There is no page to damage: of those that were asked for, `others` are in memory, in the other state.
+fn none_such(kind: BlockClass, when: When, others: u64) -> Failure {
+    let kind = kind.name();
+    let (clean, dirty) = (
+        "pages are clean once they have been read, or synced with holdfast sync",
+        "pages are dirty from when they are written until the next recovery point",
+    );
+    let all_are = |wanted: &str, state: &str| {
+        let all = if others == 1 { "it is".to_string() } else { format!("all {others} are") };
+        Failure::new(format!("no such page of the kind {kind} in memory is {wanted}: {all} {state}"))
+    };
+    let none_is = |state: &str| Failure::new(format!("no such page of the kind {kind} is in memory{state}"));
+    match (when, others) {
+        (When::Any, _) => none_is(""),
+        (When::Clean, 0) => none_is(" that is clean").hint(clean),
+        (When::Dirty, 0) => none_is(" that is dirty").hint(dirty),
+        (When::Clean, _) => all_are("clean", "dirty, in no recovery point yet")
+            .hint("clean after holdfast sync; --memory=dirty takes what is dirty"),
+        (When::Dirty, _) => all_are("dirty", "clean").hint(format!("{dirty}; --memory=clean takes what is clean")),
+    }
+}
+
 fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copies: Copies) -> Result<Struck> {
     if live.read_only {
         return Err(Failure::new("it is mounted read-only: nothing is written to its disk, nor damaged there"));
@@ -217,6 +231,12 @@ fn on_disk(live: &Live, request: &InjectRequest, object: Option<ObjectKey>, copi
         Some(bit) => Fault::FlipBit { bit },
         None => Fault::Flip { bits: request.bits },
     };
+    if let Some(key) = object
+        && let Err(Error::NoObject(_)) = live.stack.module.attributes(key)
+    {
+        let message = "it is in no recovery point yet, so nothing of it is on the disk";
+        return Err(Failure::new(message).hint("first: holdfast sync"));
+    }
     let quiet = live.stack.cache.quiet();
     let catalogue = Catalogue::read(&device).map_err(says)?;
     let injection = inject::plan(&*device, &catalogue, &selection, fault).map_err(says)?;
@@ -320,5 +340,13 @@ mod tests {
             let struck = in_memory(&stack, &request, (Some(key), Kind::Regular), When::Any, FlipPart::Bytes).unwrap();
             assert_eq!((struck.page, &struck.bits[..]), (0, &[3][..]));
         });
+        // It is there, and is not said not to be.
+        let strike = |when| in_memory(&stack, &request, (Some(key), Kind::Regular), when, FlipPart::Bytes);
+        let told = strike(When::Clean).map(|_| ()).unwrap_err();
+        assert_eq!(
+            told.message,
+            "no such page of the kind file-data in memory is clean: it is dirty, in no recovery point yet"
+        );
+        assert!(told.hint.unwrap().contains("clean after holdfast sync"));
     }
 }

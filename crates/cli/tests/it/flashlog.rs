@@ -31,7 +31,10 @@ fn figures_are_drawn() {
     for figure in ["mttf", "failures", "costs"] {
         let file = rig.path(&format!("{figure}.svg"));
         rig.run(["flashlog", "model", "--figure", figure, "--out", file.to_str().unwrap()]).exits(0);
-        assert!(std::fs::read_to_string(file).unwrap().contains("Flashlog (SSD)"));
+        let drawn = std::fs::read_to_string(file).unwrap();
+        assert!(drawn.contains("Flashlog (SSD)"));
+        let shown = rig.run(["flashlog", "model", "--figure", figure, "--out", "-"]).exits(0).out;
+        assert!(shown == drawn && !rig.path("-").exists(), "{shown}");
     }
     // Nothing else is put into a file that promises something else.
     for command in [&["flashlog", "model", "--figure", "costs"][..], &["reliability", "--figure", "5"]] {

@@ -130,5 +130,7 @@ fn figures_are_drawn() {
     rig.run(published).exits(0);
     let read = |file| std::fs::read(rig.path(file)).unwrap();
     assert!(read("other") == read("figure-2.svg") && read("other") != read("paper"));
+    let shown = rig.run(["reliability", "--figure", "2", "--out", "-"]).exits(0).out;
+    assert!(shown.as_bytes() == read("figure-2.svg") && !rig.path("-").exists(), "{shown}");
     rig.run(["reliability", "--figure", "2", "--out", "no/such/place"]).exits(1).says("no/such/place");
 }

@@ -46,7 +46,7 @@ pub(crate) struct FlashlogModel {
     /// Draw a figure of the thesis instead, as SVG
     #[arg(long, value_enum, requires = "out")]
     pub(crate) figure: Option<FlashlogFigure>,
-    /// File for the figure
+    /// File for the figure; - is standard output
     #[arg(long, value_name = "FILE", value_parser = paths::svg, value_hint = ValueHint::FilePath, requires = "figure")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -2,12 +2,11 @@
 
 use crate::args::{FlashlogFigure, FlashlogModel};
 use crate::failure::{Failure, Result};
-use crate::output::{Format, Report, print};
+use crate::output::{self, Format, Report, print};
 use crate::quoting;
 use holdfast_reliability::{Bill, Scheme, draw_bars, failure_within};
 use serde::Serialize;
 use std::fmt::Write;
-use std::fs;
 
 const YEAR_H: f64 = 8760.0;
 
@@ -92,8 +91,9 @@ pub(super) fn run(arguments: &FlashlogModel, format: Format) -> Result<()> {
     let (devices, prices) = (arguments.devices(), arguments.prices());
     if let (Some(figure), Some(file)) = (arguments.figure.map(FlashlogFigure::bars), &arguments.out) {
         let svg = draw_bars(figure, &devices, &prices).map_err(|error| Failure::new(error.to_string()))?;
-        fs::write(file, svg).map_err(|error| Failure::at(file, crate::mounts::plain(&error)))?;
-        print(format, &Drawn { figure: figure.name(), file: file.display().to_string() });
+        if output::draw(file, &svg)? {
+            print(format, &Drawn { figure: figure.name(), file: file.display().to_string() });
+        }
         return Ok(());
     }
     let judged = |scheme: Scheme| {
