@@ -1,7 +1,7 @@
 //! Sets that become larger with their main device: while they are used, cut off anywhere, with a backup from before, by hand.
 use super::lasting_tests::{BLOCKS, Devices, alone};
 use super::staging::Backup;
-use super::tests::{Unplugged, block, get, options, put};
+use super::tests::{Unplugged, block, get, names, options, put};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSlice;
@@ -386,4 +386,90 @@ fn a_backup_that_is_cut_off_while_it_becomes_larger_has_a_state_at_every_request
         cut_off += 1;
     }
     assert!(cut_off > 5, "{cut_off} were cut off");
+}
+
+/// Makes main anew on its own device, cut off after each number of requests to that until it is done. Gives what is left, with whether it is done.
+fn made_anew_in_place(
+    devices: &Devices,
+    with_log: bool,
+    mut check: impl FnMut(Arc<MemoryDevice>, &str),
+) -> Arc<MemoryDevice> {
+    for requests in 0.. {
+        let main = Arc::new((*devices.main).clone());
+        let cut = Unplugged::after(&main, requests);
+        let (backup, log) = (Arc::new((*devices.backup).clone()), Arc::new((*devices.log).clone()));
+        let made = match with_log {
+            true => rebuild(backup, log, cut, Uuid([71; 16])).map(drop),
+            false => rebuild_without_log(backup, cut, Uuid([71; 16]), false).map(drop),
+        };
+        if made.is_ok() {
+            return main;
+        }
+        check(main, &format!("with its log {with_log}, cut off after {requests} requests"));
+    }
+    unreachable!("it is done some time");
+}
+
+#[test]
+fn a_main_that_has_become_larger_is_what_it_was_or_none_while_it_is_made_anew_and_has_no_old_labels_then() {
+    for with_log in [true, false] {
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        drop(set);
+        devices.main.grow(LARGER + 256).unwrap();
+        let (mut as_before, mut none) = (0, 0);
+        let main = made_anew_in_place(&devices, with_log, |main, what| {
+            let (main, label) = as_labelled(main, Some(BLOCKS)).unwrap();
+            let is_old = label.is_some_and(|label| label.uuid == names(1).main);
+            *if is_old { &mut as_before } else { &mut none } += 1;
+            if is_old {
+                let log = Arc::new((*devices.log).clone());
+                let (set, _) = Flashlog::open(main, log, &options(Mode::Synchronous)).unwrap();
+                devices.check(&set, what);
+            }
+        });
+        assert!(as_before > 2 && none > 2, "{as_before}, {none}");
+        assert!(outgrown(main.clone(), BLOCKS).unwrap().is_none(), "its own are at its end");
+    }
+}
+
+#[test]
+fn of_old_labels_nothing_is_left_where_the_set_has_its_data() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    // A copy of main from before, on a larger disk.
+    let copy = Arc::new((*devices.main).clone());
+    copy.grow(LARGER + 256).unwrap();
+    let set = Lasting::of(set, alone());
+    set.grow(LARGER).unwrap();
+    drop(set);
+    rebuild(devices.backup.clone(), devices.log.clone(), copy.clone(), Uuid([71; 16])).unwrap();
+    let (set, _) = Flashlog::open(copy, devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+    devices.check(&set, "made anew");
+    for at in BLOCKS..LARGER {
+        assert!(get(&set, at).iter().all(|byte| *byte == 0), "block {at}");
+    }
+}
+
+#[test]
+fn what_main_has_around_the_rest_of_its_old_labels_stays_as_long_as_it_is_a_main() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    let set = Lasting::of(set, alone());
+    set.detach_log().unwrap();
+    let labels: Vec<Vec<u8>> = (BLOCKS..BLOCKS + 128).map(|at| get(&*devices.main, at)).collect();
+    set.grow(LARGER).unwrap();
+    put(&set, BLOCKS + 200, LAST).unwrap();
+    drop(set);
+    // Its growing was cut off, so its log is as large as before, and the old labels are there.
+    for (at, label) in (BLOCKS..).zip(&labels) {
+        devices.main.write(at, &[IoSlice::new(label)]).unwrap();
+    }
+    assert!(outgrown(devices.main.clone(), BLOCKS).unwrap().is_some());
+    let mut as_before = 0;
+    let main = made_anew_in_place(&devices, true, |main, what| {
+        let (main, label) = as_labelled(main, Some(BLOCKS)).unwrap();
+        if let Some(label) = label.filter(|label| label.uuid == names(1).main) {
+            assert!((label.blocks, get(&*main, BLOCKS + 200)) == (LARGER, block(LAST)), "{what}");
+            as_before += 1;
+        }
+    });
+    assert!(as_before > 2 && outgrown(main, BLOCKS).unwrap().is_none());
 }

@@ -171,8 +171,22 @@ pub(super) fn wipe(device: &dyn Device, role: Role) -> Result<(), crate::Error> 
     if let Decoded::Valid(_) = newest(device, other)? {
         device.write(Label::area(other, device.blocks()), &[IoSlice::new(&zeros)])?;
     }
-    device.write(Label::area(role, device.blocks()), &[IoSlice::new(&zeros)])?;
-    device.flush()
+    remove_labels(device, role, device.blocks())
+}
+
+/// Takes the labels away that a device of this size has, or had, durably. The newest one goes last: cut off, none of before it counts instead.
+pub(super) fn remove_labels(device: &dyn Device, role: Role, device_blocks: u64) -> Result<(), crate::Error> {
+    let area = Label::area(role, device_blocks);
+    if let Ok(Decoded::Valid(newest)) = newest_of(device, role, device_blocks) {
+        let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+        for (first, end) in [(area, newest.place()), (newest.place() + 2, area + LABEL_AREA_BLOCKS)] {
+            if first < end {
+                device.write(first, &[IoSlice::new(&zeros[..(end - first) as usize * BLOCK_SIZE])])?;
+            }
+        }
+        device.flush()?;
+    }
+    empty_labels(device, area)
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
@@ -217,7 +231,7 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
 ///
 /// # Errors
 /// The device is not there, or gives none of them.
-fn read_what_can_be(
+pub(super) fn read_what_can_be(
     device: &dyn Device,
     first: u64,
     bytes: &mut [u8],
@@ -249,6 +263,7 @@ mod tests {
     use crate::flashlog::format::{Areas, LABEL_PAIRS, State, Uuid};
     use crate::flashlog::tests::Unreadable;
     use crate::{Filter, MemoryDevice, Operation};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
@@ -379,6 +394,55 @@ mod tests {
                 false => assert!(matches!(found, Ok(sequence) if sequence == labels.label.sequence), "block {at}"),
             }
         }
+    }
+
+    /// Of a write to it the blocks on one side of a place arrive, and then it is gone.
+    struct TornOnce {
+        below: MemoryDevice,
+        whole_writes: AtomicU64,
+        at: u64,
+        is_behind: bool,
+    }
+
+    impl Filter for TornOnce {
+        fn below(&self) -> &dyn Device {
+            &self.below
+        }
+
+        fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+            if self.whole_writes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+            {
+                return self.below.write(first, bufs);
+            }
+            let (blocks, _none) = bufs[0].as_chunks::<BLOCK_SIZE>();
+            for (at, block) in (first..).zip(blocks).filter(|(at, _)| (*at < self.at) != self.is_behind) {
+                self.below.write(at, &[IoSlice::new(block)])?;
+            }
+            Err(crate::Error::Unsuitable { device: "main".into(), reason: "torn" })
+        }
+    }
+
+    #[test]
+    fn cut_off_and_torn_while_labels_are_taken_away_the_newest_counts_or_none() {
+        let device = Arc::new(MemoryDevice::new(1024));
+        let mut labels = Labelled::create(device.clone(), label(Role::Main)).unwrap();
+        for round in 1..=5 {
+            labels.write(|label| label.generation = round).unwrap();
+        }
+        let area = Label::area(Role::Main, 1024);
+        for whole in 0..3 {
+            for (at, is_behind) in (area..area + 20).flat_map(|at| [(at, true), (at, false)]) {
+                let torn = TornOnce { below: (*device).clone(), whole_writes: AtomicU64::new(whole), at, is_behind };
+                assert!(wipe(&torn, Role::Main).is_err());
+                match newest(&torn.below, Role::Main).unwrap() {
+                    Decoded::Valid(left) => assert_eq!(left.generation, 5, "{whole} {at} {is_behind}"),
+                    Decoded::Nothing => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        wipe(&*device, Role::Main).unwrap();
+        assert_eq!(newest(&*device, Role::Main).unwrap(), Decoded::Nothing);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, Decoded, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
 use super::has_outgrown_labels;
 use super::labels::{Labelled, newest, wipe};
+use super::outgrown::wipe_outgrown;
 use super::sparse::Zeros;
 use super::staging::Backup;
 use super::sums::Base;
@@ -150,11 +151,11 @@ pub fn rebuild_at(
     }
     let base = Base::of(backup)?;
     let not_replaced = |damaged| not_replaced(damaged, &behind, point);
-    check_base(&base, &main, least, how.accept_damage, &not_replaced)?;
+    let of_sets = [least - LABEL_AREA_BLOCKS, of.blocks];
+    check_base(&base, &main, &of_sets, how.accept_damage, &not_replaced)?;
     // What was read of the log is there; that it is durable is certain only now.
     log.device.flush()?;
-    // If it was the set's main, it is none from here on: cut off, it would be a mixture that nobody recognises.
-    wipe(&*main, Role::Main)?;
+    wipe_main(&*main, &of_sets)?;
     let damaged = not_replaced(copy(&base, Some(&*main))?)?;
     refuse_damage(&base, &damaged, how.accept_damage)?;
     // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
@@ -196,8 +197,8 @@ pub fn rebuild_without_log(
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
     let base = Base::of(backup)?;
-    check_base(&base, &main, least, accept_damage, &|damaged| Ok(ranges(damaged)))?;
-    wipe(&*main, Role::Main)?;
+    check_base(&base, &main, &[of.blocks], accept_damage, &|damaged| Ok(ranges(damaged)))?;
+    wipe_main(&*main, &[of.blocks])?;
     let damaged = ranges(copy(&base, Some(&*main))?);
     refuse_damage(&base, &damaged, accept_damage)?;
     let newcomer = of.of_newcomer(Role::Main, blocks, Areas::default());
@@ -213,19 +214,28 @@ pub fn rebuild_without_log(
 fn check_base(
     base: &Base,
     main: &Arc<dyn Device>,
-    least: u64,
+    of_sets: &[u64],
     accept_damage: bool,
     not_replaced: &dyn Fn(Vec<u64>) -> Result<Vec<Range<u64>>, Error>,
 ) -> Result<(), Error> {
     // Labels that cannot be read are some, too; main may have become larger than they say.
     let has_labels = || {
         let is_none = matches!(newest(&**main, Role::Main), Ok(Decoded::Nothing));
-        !is_none || !matches!(has_outgrown_labels(&**main, least - LABEL_AREA_BLOCKS), Ok(false))
+        !is_none || of_sets.iter().any(|blocks| !matches!(has_outgrown_labels(&**main, *blocks), Ok(false)))
     };
     if accept_damage || !has_labels() {
         return Ok(());
     }
     refuse_damage(base, &not_replaced(copy(base, None)?)?, false)
+}
+
+/// If a device was a main, it is none from here on, also if it has become larger than its labels say, those of a set of one of these sizes: cut
+/// off, it would be a mixture that nobody recognises.
+fn wipe_main(main: &dyn Device, of_sets: &[u64]) -> Result<(), Error> {
+    for set_blocks in of_sets {
+        wipe_outgrown(main, *set_blocks)?;
+    }
+    Ok(wipe(main, Role::Main)?)
 }
 
 /// The first block of the backup that is damaged is an error, unless that is accepted.
