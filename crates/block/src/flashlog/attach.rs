@@ -16,6 +16,7 @@ use super::open::{End, Found};
 use super::ring::{Area, Rings, read_those_that_can_be};
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -66,6 +67,8 @@ struct Joining {
     blocks: u64,
     /// Blocks that it had lost, of what it keeps, and that are lost of what it gets.
     looked: Looked,
+    /// Blocks of main that it is to get and that could not be read.
+    unread: BTreeSet<u64>,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
     is_end_unread: bool,
 }
@@ -98,7 +101,10 @@ impl Alone {
         // From here on main stands still.
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
-        has_room = has_room && joining.copy(self, &lacking, options)? && joining.end_copy(options)?;
+        has_room = has_room
+            && joining.copy(self, &lacking, options)?
+            && joining.copy_unread(self, options)?
+            && joining.end_copy(options)?;
         let (mut attached, map) = match (is_kept, has_room) {
             (true, false) => {
                 let map = joining.map_of_all(self)?;
@@ -289,14 +295,14 @@ impl Alone {
             generation,
             blocks: 0,
             looked,
+            unread: BTreeSet::new(),
             is_end_unread: unread.is_some(),
         })
     }
 }
 
 impl Joining {
-    /// Copies what is marked from main to the log. Whether there was room. What main cannot read of it is lost, and the log says so by checksums
-    /// that its data has not: no main is made anew without it, and no backup made, as if it had not been written.
+    /// Copies what is marked from main to the log, but for what main cannot read. Whether there was room.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
         let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
         let device_blocks = alone.marks.lock().labels.label.device_blocks;
@@ -328,22 +334,63 @@ impl Joining {
             for (run, count) in alone.without_bad(runs) {
                 let mut from = (run - first) as usize;
                 for some in could[from..from + count as usize].chunk_by(|a, b| a == b) {
-                    let written = &part[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE];
-                    let chunk = match some[0] {
-                        true => Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory),
-                        false => Chunk::lost(some.len()),
-                    };
                     let address = first + from as u64;
-                    if !some[0] {
-                        let lost = (address..).zip(self.next.data + gathered..).zip(chunk.sums());
-                        self.looked.lost.extend(lost.map(|((address, data), sum)| Kept::at(address, data, *sum)));
-                    }
-                    batch.push((address, Arc::new(chunk)));
+                    let addresses = address..address + some.len() as u64;
+                    let written = &part[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE];
                     from += some.len();
+                    if !some[0] {
+                        self.unread.extend(addresses);
+                        continue;
+                    }
+                    // It may have been written anew.
+                    let were_unread: Vec<u64> = self.unread.range(addresses).copied().collect();
+                    were_unread.iter().for_each(|at| {
+                        self.unread.remove(at);
+                    });
+                    let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory);
+                    batch.push((address, Arc::new(chunk)));
                     gathered += some.len() as u64;
                 }
             }
         }
+    }
+
+    /// When main stands still and all the rest is there, the same of what it could not read, which it is asked for once more. What it cannot read
+    /// then either is lost, and the log says so by checksums that its data has not: no main is made anew without it, and no backup made, as if it had
+    /// not been written.
+    fn copy_unread(&mut self, alone: &Alone, options: &Options) -> Result<bool, Error> {
+        let unread: Vec<u64> = std::mem::take(&mut self.unread).into_iter().collect();
+        let labels = Label::area(Role::Main, alone.marks.lock().labels.label.device_blocks);
+        let (mut bytes, memory) =
+            (AlignedBuf::zeroed(unread.len().min(COPY_BLOCKS as usize) * BLOCK_SIZE), Arc::default());
+        for part in unread.chunks(COPY_BLOCKS as usize) {
+            if !self.has_room(part.len() as u64) {
+                return Ok(false);
+            }
+            let (mut batch, mut data) = (Vec::new(), self.next.data);
+            for run in part.chunk_by(|a, b| a + 1 == *b) {
+                let bytes = &mut bytes[..run.len() * BLOCK_SIZE];
+                let could = read_those_that_can_be(&*alone.main, labels, run[0], bytes)?;
+                let mut from = 0;
+                for some in could.chunk_by(|a, b| a == b) {
+                    let (address, written) = (run[from], &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]);
+                    let chunk = match some[0] {
+                        true => Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory),
+                        false => Chunk::lost(some.len()),
+                    };
+                    if !some[0] {
+                        let lost = (address..).zip(data..).zip(chunk.sums());
+                        self.looked.lost.extend(lost.map(|((address, data), sum)| Kept::at(address, data, *sum)));
+                    }
+                    batch.push((address, Arc::new(chunk)));
+                    from += some.len();
+                    data += some.len() as u64;
+                }
+            }
+            self.append(&batch, false, options)?;
+            self.blocks += part.len() as u64;
+        }
+        Ok(true)
     }
 
     /// A barrier behind everything, durable. Whether there was room.

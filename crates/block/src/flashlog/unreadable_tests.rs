@@ -525,3 +525,47 @@ fn what_main_has_written_alone_and_cannot_read_is_lost_for_its_log_and_told() {
         }
     }
 }
+
+/// A main of which block 21 cannot be read for so many times.
+struct Unsteady {
+    below: Arc<MemoryDevice>,
+    left: AtomicI64,
+}
+
+impl Filter for Unsteady {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let blocks = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
+        if !(first..first + blocks).contains(&21) || self.left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            return self.below.read(first, bufs);
+        }
+        Unreadable::at(&self.below, 21).read(first, bufs)
+    }
+}
+
+#[test]
+fn what_main_has_written_alone_and_could_not_read_at_first_is_not_lost_for_its_log() {
+    for (mode, failures) in
+        [Mode::Synchronous, Mode::Asynchronous].into_iter().flat_map(|mode| (1..5).map(move |times| (mode, times)))
+    {
+        let what = format!("{mode:?}, {failures} times");
+        let (set, device) = Set::in_mode(mode);
+        let (alone, _) = alone_without_21(&set, device, &[20, 21, 22, 30]);
+        drop(alone);
+        let main = Arc::new(Unsteady { below: set.main.clone(), left: AtomicI64::new(0) });
+        let alone = Lasting::open_alone(main.clone(), &options(mode), Policy::default(), false).unwrap();
+        main.left.store(failures, Ordering::Relaxed);
+        let attached = alone.attach_log(set.log.clone()).unwrap();
+        // With the others, by itself, and when all the rest was there, twice.
+        let lost_blocks = u64::from(failures > 3);
+        assert_eq!(attached, Attached::Back { blocks: 4, mended_blocks: 0, lost_blocks }, "{what}");
+        assert_eq!(alone.status().0.damage.main.blocks, lost_blocks, "{what}");
+        if lost_blocks == 0 {
+            alone.set().unwrap().backup(set.backup.clone()).unwrap();
+            assert!(contents(&*set.backup) == contents(&*set.main), "{what}");
+        }
+    }
+}
