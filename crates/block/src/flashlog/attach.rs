@@ -12,8 +12,9 @@ use super::device::{Flashlog, Options, Order};
 use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
 use super::kept::Looked;
 use super::labels::Labelled;
-use super::open::{End, Found};
+use super::open::{End, Found, Joined};
 use super::ring::{Area, Rings, read_those_that_can_be};
+use super::stages::Knowledge;
 use super::{Error, Opened};
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use std::collections::BTreeSet;
@@ -67,6 +68,8 @@ struct Joining {
     blocks: u64,
     /// Blocks that it had lost, of what it keeps, and that are lost of what it gets.
     looked: Looked,
+    /// Those of them of which main did not know.
+    added: BTreeSet<u64>,
     /// Blocks of main that it is to get and that could not be read.
     unread: BTreeSet<u64>,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
@@ -118,7 +121,8 @@ impl Alone {
         self.main.flush()?;
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
-        let (flashlog, opened) = self.say_together(log, generation, None, is_kept && map.is_none(), options)?;
+        let joined = Joined { tells: is_kept && map.is_none(), added: std::mem::take(&mut joining.added) };
+        let (flashlog, opened) = self.say_together(log, generation, None, joined, options)?;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
             match flashlog.note_lost_in_log(&joining.looked) {
@@ -163,7 +167,8 @@ impl Alone {
                 (label.backup, label.backup_sequence) = (of_main.backup, of_main.backup_sequence);
             })?;
         }
-        let (flashlog, opened) = self.say_together(log, generation, Some(name), false, options)?;
+        let joined = Joined { tells: false, added: BTreeSet::new() };
+        let (flashlog, opened) = self.say_together(log, generation, Some(name), joined, options)?;
         self.hand_over_bad(&flashlog);
         *gate = true;
         // Never nothing, as the status has it.
@@ -180,13 +185,14 @@ impl Alone {
         Ok(Some(dirty.about(0, 0)))
     }
 
-    /// Main's label says that it has a log again, which has what it had or not, and the set is opened. If it cannot be, main is alone once more.
+    /// Main's label says that it has a log again, which has what it had, and tells of it, or not, and the set is opened. If it cannot be, main is alone
+    /// once more.
     fn say_together(
         &self,
         log: Arc<dyn Device>,
         generation: u64,
         name: Option<Uuid>,
-        has_kept: bool,
+        mut joined: Joined,
         options: &Options,
     ) -> Result<(Flashlog, Opened), Error> {
         let mut marks = self.marks.lock();
@@ -200,8 +206,9 @@ impl Alone {
             // Main may have written some of these blocks, which shows below.
             label.damage.log_tells = false;
         })?;
-        let log_tells = has_kept && before.damage.log_tells;
-        let opened = Flashlog::put_together(Arc::clone(&main), log, options, End::Joined { tells: log_tells });
+        joined.tells &= before.damage.log_tells;
+        let log_tells = joined.tells;
+        let opened = Flashlog::put_together(Arc::clone(&main), log, options, End::Joined(joined));
         if opened.is_err() {
             // The opening may have written labels as well. The generation is one that the log may have.
             let newest = Labelled::read(Arc::clone(&main), Role::Main);
@@ -270,13 +277,19 @@ impl Alone {
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
         let tail = if log.label.backup == Uuid::NONE { next } else { log.label.tail };
+        let mut added = BTreeSet::new();
         {
             // Waits for those who have marked something, as `take_since` does.
             let _gate = self.gate.write();
             let mut marks = self.marks.lock();
             // Of what main has not written since it has an older version, if any; but not of what was given up with the log.
             let is_older = |kept: &&Kept| ![&marks.changed, &behind].iter().any(|map| map.has(kept.address, 1));
-            self.known_bad.lock().extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
+            let mut known_bad = self.known_bad.lock();
+            if self.knowledge == Knowledge::All {
+                added.extend(lost.iter().map(|kept| kept.address).filter(|at| !known_bad.contains_key(at)));
+            }
+            known_bad.extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
+            drop(known_bad);
             let highest = marks.labels.label.generation.max(log.label.generation);
             marks.changed.add(&behind);
             let map = marks.changed.clone();
@@ -295,6 +308,7 @@ impl Alone {
             generation,
             blocks: 0,
             looked,
+            added,
             unread: BTreeSet::new(),
             is_end_unread: unread.is_some(),
         })
@@ -381,6 +395,7 @@ impl Joining {
                     if !some[0] {
                         let lost = (address..).zip(data..).zip(chunk.sums());
                         self.looked.lost.extend(lost.map(|((address, data), sum)| Kept::at(address, data, *sum)));
+                        self.added.extend(&run[from..from + some.len()]);
                     }
                     batch.push((address, Arc::new(chunk)));
                     from += some.len();

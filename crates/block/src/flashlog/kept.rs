@@ -6,6 +6,7 @@ use super::append::regions_between;
 use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
 use super::format::{Label, Page, Point, Uuid};
+use super::open::Joined;
 use super::ring::Area;
 use super::scan::Scan;
 use super::scrub::Stopped;
@@ -77,7 +78,7 @@ impl Flashlog {
 
     /// The same at an opening. Of what neither has as it was, and no later version is there, main's label knows from then on; of pages that are
     /// damaged, the status. Gives how many blocks were made good.
-    pub(super) fn open_kept(&self, joined: Option<bool>) -> Result<u64, Error> {
+    pub(super) fn open_kept(&self, joined: Option<&Joined>) -> Result<u64, Error> {
         let looked = self.look_at_kept()?;
         looked.damage.iter().for_each(|damage| self.note_damaged_log(damage));
         self.recognise_lost(&looked, joined)?;

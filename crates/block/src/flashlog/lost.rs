@@ -9,6 +9,7 @@ use super::damage::bad;
 use super::device::{Failure, Flashlog};
 use super::format::{Damage, Label, Point, State};
 use super::kept::Looked;
+use super::open::Joined;
 use super::stages::{Knowledge, KnownBad};
 use super::staging::Backup;
 use super::{Bad, Error};
@@ -99,12 +100,12 @@ impl Flashlog {
     }
 
     /// The same at an opening, of what has been looked at whenever main's label tells of such blocks: whether the log tells which these are. If the
-    /// log has come to a main that was alone, the caller says whether it does.
-    pub(super) fn recognise_lost(&self, looked: &Looked, joined: Option<bool>) -> Result<(), Error> {
+    /// log has come to a main that was alone, the caller says whether it does, and which have come on top.
+    pub(super) fn recognise_lost(&self, looked: &Looked, joined: Option<&Joined>) -> Result<(), Error> {
         let newest = self.newest_of(looked)?;
         let (before, is_told) = {
             let stages = self.stages.lock();
-            (stages.forgotten, joined.unwrap_or(!stages.is_untold))
+            (stages.forgotten, joined.map_or(!stages.is_untold, |joined| joined.tells))
         };
         if before.blocks == 0 && newest.is_empty() {
             return Ok(());
@@ -116,10 +117,18 @@ impl Flashlog {
         };
         let [told, of_newest] =
             [&looked.lost, &newest].map(|lost| lost.iter().map(|kept| kept.address).collect::<BTreeSet<u64>>());
+        // Unless an earlier version is lost as well.
+        let is_added = |lost: &[Kept]| {
+            let is_one = |joined: &Joined| lost.len() == 1 && joined.added.contains(&lost[0].address);
+            of_newest.contains(&lost[0].address) && joined.is_some_and(is_one)
+        };
+        let added = looked.lost.chunk_by(|a, b| a.address == b.address).filter(|lost| is_added(lost)).count() as u64;
+        // Main's label may have been told of those meanwhile, by main alone.
+        let are_all = |found: u64| found - added + brought == before.blocks || found + brought == before.blocks;
         let is_known = match looked.damage {
             _ if before.blocks == 0 => true,
             // Main alone may have written some of them, or not. Those that are not found may be there, and have main's older version now.
-            None if joined.is_some() && (told != of_newest || newest.len() as u64 + brought != before.blocks) => false,
+            None if joined.is_some() && (told != of_newest || !are_all(newest.len() as u64)) => false,
             None => is_told,
             // The others may be behind the page.
             Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),
@@ -143,7 +152,7 @@ impl Flashlog {
             stages.knowledge = if is_known { Knowledge::All } else { Knowledge::Forgotten };
             stages.is_untold = !is_known;
             // Those that are known may be others.
-            let blocks = before.blocks.saturating_sub(newest.len() as u64).max(1);
+            let blocks = before.blocks.saturating_sub(newest.len() as u64 - added).max(1);
             stages.forgotten = Bad { blocks, ..before };
         }
         self.note_known_damage()

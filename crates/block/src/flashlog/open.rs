@@ -15,6 +15,7 @@ use super::stages::{Knowledge, Place, Stage, Stages, Version};
 use super::turns::Turn;
 use crate::{Device, Latch};
 use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
@@ -37,20 +38,29 @@ pub struct Opened {
 }
 
 /// What is known of a log's end, before it is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(super) enum End {
     /// Nothing but what label and pages say.
     Open,
     /// All that was flushed is in front of what cannot be read; or that is given up.
     Known,
-    /// The same: the log has come to a main that was alone. Whether it tells of the blocks of main that are damaged.
-    Joined { tells: bool },
+    /// The same: the log has come to a main that was alone.
+    Joined(Joined),
+}
+
+/// What is known of a log that has come to a main that was alone.
+#[derive(Debug)]
+pub(super) struct Joined {
+    /// Whether it tells of the blocks of main that are damaged, as main's label has it.
+    pub(super) tells: bool,
+    /// Blocks that were found lost when it came: main's label need not tell of them.
+    pub(super) added: BTreeSet<u64>,
 }
 
 impl End {
-    fn joined(self) -> Option<bool> {
+    fn joined(&self) -> Option<&Joined> {
         match self {
-            End::Joined { tells } => Some(tells),
+            End::Joined(joined) => Some(joined),
             End::Open | End::Known => None,
         }
     }
@@ -93,7 +103,7 @@ impl Flashlog {
         let is_behind = main.label.is_asynchronous || main.label.state != State::Open;
         let flashlog = Self::assemble(main, log, options)?;
         let end = flashlog.find_end()?;
-        if let (End::Open, Some(unread)) = (known, &end.unread) {
+        if let (End::Open, Some(unread)) = (&known, &end.unread) {
             if is_behind && !options.drop_later {
                 return Err(unread.clone());
             }

@@ -2,7 +2,8 @@
 use super::backup_tests::{BLOCKS, Set, contents};
 use super::format::GROUP_BLOCKS;
 use super::kept_tests::made_anew;
-use super::lost_tests::{DATA, is_damaged};
+use super::lasting_tests::alone;
+use super::lost_tests::{DATA, is_damaged, without_one};
 use super::tests::{Unreadable, block, get, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
@@ -567,5 +568,39 @@ fn what_main_has_written_alone_and_could_not_read_at_first_is_not_lost_for_its_l
             alone.set().unwrap().backup(set.backup.clone()).unwrap();
             assert!(contents(&*set.backup) == contents(&*set.main), "{what}");
         }
+    }
+}
+
+#[test]
+fn what_a_log_that_comes_back_lacks_of_main_makes_nothing_forgotten_that_was_known() {
+    for (is_closed, bad) in [false, true].into_iter().flat_map(|is_closed| [(is_closed, 21), (is_closed, 5)]) {
+        let what = format!("main alone was closed: {is_closed}, block {bad}");
+        let (set, device) = without_one();
+        drop(device);
+        let main = Unreadable::at(&set.main, u64::MAX);
+        let mode = Mode::Asynchronous;
+        let (device, _) = Flashlog::open(main.clone(), set.log.clone(), &options(mode)).unwrap();
+        let mut lasting = Lasting::of(device, alone());
+        lasting.detach_log().unwrap();
+        put(&lasting, bad, 2000).unwrap();
+        lasting.settle().unwrap();
+        if is_closed {
+            drop(lasting);
+            lasting = Lasting::open_alone(main.clone(), &options(mode), alone(), false).unwrap();
+        }
+        main.at.store(bad, Ordering::Relaxed);
+        let attached = lasting.attach_log(set.log.clone()).unwrap();
+        assert!(matches!(attached, Attached::Back { blocks: 1, lost_blocks: 2, .. }), "{what}: {attached:?}");
+        let both = Bad { blocks: 2, first: bad.min(17) };
+        let check = |status: &Status| assert!((status.damage.main, status.forgets_damage) == (both, false), "{what}");
+        check(&lasting.status().0);
+        lasting.settle().unwrap();
+        drop(lasting);
+        let (device, _) = Flashlog::open(main.clone(), set.log.clone(), &options(mode)).unwrap();
+        check(&device.status());
+        assert!(is_damaged(&device, bad) && is_damaged(&device, 17), "{what}");
+        [bad, 17].iter().for_each(|at| put(&device, *at, 3000 + at).unwrap());
+        device.backup(set.backup.clone()).unwrap();
+        assert!(contents(&*set.backup) == contents(&device) && device.status().damage == Damage::default(), "{what}");
     }
 }
