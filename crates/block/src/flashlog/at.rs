@@ -4,6 +4,7 @@ use super::Error;
 use super::chunk::zero_sum;
 use super::format::{Entry, Fault, Label, Of, Page, Point, Role, State, hex};
 use super::labels::Labelled;
+use super::newest::Newest;
 use super::ring::{Area, Rings};
 use super::scan::{Data, Scan, look_for_data};
 use super::staging::Backup;
@@ -12,9 +13,6 @@ use holdfast_integrity::{FlipsMax, correct_flips, crc64};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
-
-/// Entries of an index, before it is made smaller for the first time.
-const COMPACT_LEAST: usize = 1 << 16;
 
 /// Blocks of data that are read at once: 1 MiB.
 const VERIFIED_BLOCKS: usize = 256;
@@ -122,6 +120,11 @@ impl Kept {
             }
             Of::Zeros { .. } => Kept { address: first + index, packed: data << 1, sum: zero_sum() },
         })
+    }
+
+    /// A block of zeros, wherever the log says so.
+    pub(super) fn zeros(address: u64) -> Kept {
+        Kept { address, packed: 0, sum: zero_sum() }
     }
 
     /// A block that is to be found at this position.
@@ -274,33 +277,33 @@ impl Behind {
         }
     }
 
-    /// The newest version of each block up to a point, in the order of addresses.
-    pub(super) fn newest(&self, to: Point) -> Result<Vec<Kept>, Error> {
+    /// The newest version of each block up to a point.
+    pub(super) fn newest(&self, to: Point) -> Result<Newest, Error> {
         self.newest_between(self.from, to)
     }
 
     /// The same from another point on.
-    pub(super) fn newest_between(&self, from: Point, to: Point) -> Result<Vec<Kept>, Error> {
-        let (mut all, mut most) = (Vec::new(), COMPACT_LEAST);
+    pub(super) fn newest_between(&self, from: Point, to: Point) -> Result<Newest, Error> {
+        let mut newest = Newest::default();
+        self.add_to(&mut newest, from, to)?;
+        newest.end();
+        Ok(newest)
+    }
+
+    /// Adds what there is between two points to what was in front of them.
+    pub(super) fn add_to(&self, newest: &mut Newest, from: Point, to: Point) -> Result<(), Error> {
         let mut scan = Scan::new(&self.rings, &self.label, from, false).without_mending();
         while scan.at.page < to.page {
-            let page = scan.next_there()?;
-            all.extend(page.entries.iter().flat_map(Kept::of));
-            if all.len() >= most {
-                compact(&mut all);
-                most = (2 * all.len()).max(COMPACT_LEAST);
-            }
+            scan.next_there()?.entries.iter().for_each(|entry| newest.add(entry));
         }
-        compact(&mut all);
-        all.shrink_to_fit();
-        Ok(all)
+        newest.put_in_order();
+        Ok(())
     }
 
     /// Reads the data of the newest versions up to a point. Gives the first block of the log that is damaged beyond what can be made good, or cannot
     /// be read, and the end of what is in front of its page.
     pub(super) fn damaged_data(&self, to: Point) -> Result<Option<(Error, Point)>, Error> {
-        let mut newest = self.newest(to)?;
-        newest.retain(|kept| !kept.is_zeros());
+        let mut newest = self.newest(to)?.into_data();
         newest.sort_unstable_by_key(|kept| kept.packed);
         let mut bytes = AlignedBuf::zeroed(VERIFIED_BLOCKS * BLOCK_SIZE);
         for part in newest.chunks(VERIFIED_BLOCKS) {
@@ -361,32 +364,7 @@ pub(super) fn verify_join(rings: &Rings, label: &Label, state: Point) -> Result<
     }
 }
 
-/// Keeps of each address the newest version only, which has the greatest position. (Zeros are in front of the data at theirs.)
-fn compact(all: &mut Vec<Kept>) {
-    all.sort_unstable_by_key(|kept| (kept.address, kept.packed));
-    all.dedup_by(|later, earlier| {
-        let is_same = later.address == earlier.address;
-        if is_same {
-            *earlier = *later;
-        }
-        is_same
-    });
-}
-
 /// Whether a block has this checksum, if need be after flipping back one bit.
 pub(super) fn is_good(block: &mut [u8; BLOCK_SIZE], sum: u64) -> bool {
     crc64(block) == sum || correct_flips(block, sum, FlipsMax::One).is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_index_keeps_the_newest_version_of_each_block() {
-        let kept = |address, packed| Kept { address, packed, sum: address + packed };
-        let mut all = vec![kept(9, 1), kept(3, 2), kept(9, 3), kept(4, 4), kept(9, 5), kept(3, 6)];
-        compact(&mut all);
-        assert_eq!(all, [kept(3, 6), kept(4, 4), kept(9, 5)]);
-    }
 }

@@ -8,10 +8,11 @@ use super::at::{Behind, Kept};
 use super::device::{Failure, Flashlog, Order, Side};
 use super::format::{Damage, GROUP_BLOCKS, Label, Point, Regions, Role, Staging, State, Uuid, pages_most};
 use super::inspect::inspect;
+use super::newest::Newest;
 use super::ring::Area;
 use super::scan::Scan;
 use super::staged::Stager;
-use super::staging::{Backup, Room, staged_pages};
+use super::staging::{Backup, Room, staged_blocks, staged_pages};
 use super::sums::Known;
 use crate::{AlignedBuf, BLOCK_SIZE, Device};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
@@ -112,15 +113,6 @@ pub(super) enum Part {
     FirstState,
     /// ... to the last page that has, be it a state or not; one page at least, if there is room for that.
     Pages(Room),
-}
-
-/// Blocks of a staging area for these, with those of checksums of zeros only.
-fn staged_blocks(all: &[Kept]) -> u64 {
-    let data = all.iter().filter(|kept| !kept.is_zeros()).count();
-    let mut zero_groups: Vec<u64> =
-        all.iter().filter(|kept| kept.is_zeros()).map(|kept| kept.address / GROUP_BLOCKS).collect();
-    zero_groups.dedup();
-    (data + zero_groups.len()) as u64
 }
 
 /// What a backup needs that is not in the log any more.
@@ -559,7 +551,7 @@ impl Flashlog {
             if to.page == at.page {
                 return Ok(None);
             }
-            way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
+            way.is_left(all.blocks() + end.data.saturating_sub(to.data));
             let mut copied = self.copy_some(backup, stager, &all, way);
             room.blocks -= staged_blocks(&all);
             room.pages -= staged_pages(&all);
@@ -576,7 +568,7 @@ impl Flashlog {
                 copied = self.copy_some(backup, stager, &all, way);
             }
             copied?;
-            (at, blocks) = (to, blocks + all.len() as u64);
+            (at, blocks) = (to, blocks + all.blocks());
         }
         Ok(Some(blocks))
     }
@@ -586,11 +578,16 @@ impl Flashlog {
         &self,
         backup: &mut Backup,
         stager: &mut Stager,
-        all: &[Kept],
+        all: &Newest,
         way: &mut Way<'_>,
     ) -> Result<(), Error> {
-        for batch in all.chunks(COPY_BLOCKS as usize) {
-            let bytes = self.read_newest(batch)?;
+        let mut left = all.from(0);
+        loop {
+            let batch: Vec<Kept> = left.by_ref().take(COPY_BLOCKS as usize).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let bytes = self.read_newest(&batch)?;
             if backup.label().state == State::Copying {
                 // There is no state yet that it could spoil.
                 let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
@@ -601,11 +598,10 @@ impl Flashlog {
                     at += run.len();
                 }
             } else {
-                backup.stage_kept(stager, batch, &bytes)?;
+                backup.stage_kept(stager, &batch, &bytes)?;
             }
             way.did(batch.len() as u64);
         }
-        Ok(())
     }
 
     /// What was copied is everything up to this point.
@@ -694,7 +690,7 @@ impl Flashlog {
         if !is_copying && !backup.has_room_for(&all) {
             return self.copy_at_once(backup, end, (done, way));
         }
-        way.is_left(all.len() as u64 + end.data.saturating_sub(to.data));
+        way.is_left(all.blocks() + end.data.saturating_sub(to.data));
         self.copy_all(backup, &all, to, way)
     }
 
@@ -710,18 +706,18 @@ impl Flashlog {
     pub(super) fn copy_all(
         &self,
         backup: &mut Backup,
-        all: &[Kept],
+        all: &Newest,
         to: Point,
         way: &mut Way<'_>,
     ) -> Result<u64, Error> {
         let mut stager = Stager::of(backup);
         self.copy_some(backup, &mut stager, all, way)?;
         self.end_step(backup, stager, to)?;
-        Ok(all.len() as u64)
+        Ok(all.blocks())
     }
 
-    /// What a part of the log comes to, in the order of addresses, and where it ends: from a point on, up to the end or as the part says.
-    pub(super) fn newest_versions(&self, from: Point, end: Point, part: Part) -> Result<(Vec<Kept>, Point), Error> {
+    /// What a part of the log comes to, and where it ends: from a point on, up to the end or as the part says.
+    pub(super) fn newest_versions(&self, from: Point, end: Point, part: Part) -> Result<(Newest, Point), Error> {
         let label = self.head.lock().labels.label.clone();
         let mut scan = Scan::new(&self.rings, &label, from, false);
         let (mut newest, mut to) = (BTreeMap::new(), from);
@@ -762,7 +758,7 @@ impl Flashlog {
                 break;
             }
         }
-        Ok((newest.into_values().collect(), to))
+        Ok((Newest::of(newest.into_values()), to))
     }
 
     /// Reads blocks from the log and verifies them; zeros are as they are.

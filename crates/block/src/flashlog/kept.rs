@@ -167,9 +167,7 @@ impl Flashlog {
             (Behind::of_log(&head.labels, head.labels.label.tail, head.next), head.next)
         };
         let newest = behind.newest(to)?;
-        let is_newest = |kept: &&Kept| {
-            newest.binary_search_by_key(&kept.address, |newest| newest.address).is_ok_and(|at| newest[at] == **kept)
-        };
+        let is_newest = |kept: &&Kept| newest.get(kept.address) == Some(**kept);
         Ok(lost.iter().filter(is_newest).copied().collect())
     }
 

@@ -50,6 +50,7 @@
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
 //! | `at`, `past` | barriers, and the states at them as devices |
+//! | `newest`, `ranges` | the newest version of each block, and zeros by runs, in memory |
 //! | `decoders` | decoders of single structures, for fuzzing |
 
 mod ahead;
@@ -77,6 +78,8 @@ mod device;
 mod dirty;
 #[cfg(test)]
 mod dirty_tests;
+#[cfg(test)]
+mod discard_tests;
 mod enlarge;
 mod error;
 #[cfg(test)]
@@ -101,6 +104,7 @@ mod lasting_tests;
 mod lost;
 #[cfg(test)]
 mod lost_tests;
+mod newest;
 mod open;
 mod outgrown;
 mod over;
@@ -113,6 +117,7 @@ mod patience;
 #[cfg(test)]
 mod patience_tests;
 mod policy;
+mod ranges;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;

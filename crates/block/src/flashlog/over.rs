@@ -97,7 +97,7 @@ impl Flashlog {
         let from = backup.label().applied;
         let behind = Behind::of_log(&self.head.lock().labels, from, to);
         let all = behind.newest(to)?;
-        way.is_left(all.len() as u64);
+        way.is_left(all.blocks());
         if backup.label().state == State::Copying {
             return self.copy_all(backup, &all, to, way);
         }
@@ -105,10 +105,10 @@ impl Flashlog {
             return self.copy_all(backup, &all, to, way);
         }
         // A state is not given up for what cannot be had.
-        for batch in all.chunks(COPY_BLOCKS as usize) {
+        for batch in all.data().chunks(COPY_BLOCKS as usize) {
             self.read_newest(batch)?;
         }
-        let (device, blocks) = (backup.labels.device.name(), all.len());
+        let (device, blocks) = (backup.labels.device.name(), all.blocks());
         tracing::warn!(device, blocks, "the staging area has no room: the backup has no state until this is done");
         let map = self.mark_for_copy(from, to)?;
         done.had_no_state = true;

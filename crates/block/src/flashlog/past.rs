@@ -1,11 +1,12 @@
 //! The set as it was at a barrier, read-only: of each block what the log has up to there, and for the others the backup.
 
 use super::Error;
-use super::at::{At, Barrier, Behind, Kept, is_good};
+use super::at::{At, Barrier, Behind, is_good};
 use super::chunk::zero_sum;
 use super::device::Flashlog;
 use super::format::Role;
 use super::labels::Labelled;
+use super::newest::Newest;
 use super::ring::{Area, Rings};
 use super::staging::Backup;
 use super::sums::{Base, Based};
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A state that a set had, as a device that cannot be written. It keeps 24 bytes in memory for each block that was written between the
-/// backup's state and this one (up to twice as much while it is opened), so 6 MiB for each GiB of a log at most.
+/// backup's state and this one (up to twice as much while it is opened), so 6 MiB for each GiB of a log at most, and some 30 for each
+/// run of zeros, however long.
 /// It is as large as the set is now, with zeros where that had nothing then.
 pub struct Past {
     name: Arc<str>,
@@ -33,7 +35,7 @@ pub struct Past {
 /// The newest version of each block that a log has of a state, by address.
 struct InLog {
     rings: Rings,
-    newest: Vec<Kept>,
+    newest: Newest,
 }
 
 /// A block of a state.
@@ -105,7 +107,7 @@ impl Past {
 
     /// Blocks that are read from the log.
     pub fn blocks_in_log(&self) -> u64 {
-        self.log.as_ref().map_or(0, |log| log.newest.len() as u64)
+        self.log.as_ref().map_or(0, |log| log.newest.blocks())
     }
 
     fn places(&self, first: u64, count: u64) -> Result<Vec<Place>, crate::Error> {
@@ -114,8 +116,7 @@ impl Past {
         based.resize(count as usize, Based { block: None, sum: Some(zero_sum()) });
         let in_log = |address: u64| {
             let log = self.log.as_ref()?;
-            let at = log.newest.binary_search_by_key(&address, |kept| kept.address).ok()?;
-            let kept = &log.newest[at];
+            let kept = log.newest.get(address)?;
             let block = kept.position().map(|position| log.rings.block(Area::Data, position));
             Some(Place { is_in_log: true, block, sum: Some(kept.sum) })
         };

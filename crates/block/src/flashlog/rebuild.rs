@@ -269,7 +269,7 @@ fn copy(base: &Base, main: Option<&dyn Device>) -> Result<Vec<u64>, Error> {
 fn not_replaced(mut blocks: Vec<u64>, behind: &Behind, to: Point) -> Result<Vec<Range<u64>>, Error> {
     if !blocks.is_empty() {
         let newest = behind.newest(to)?;
-        blocks.retain(|block| newest.binary_search_by_key(block, |kept| kept.address).is_err());
+        blocks.retain(|block| newest.get(*block).is_none());
     }
     Ok(ranges(blocks))
 }

@@ -5,13 +5,13 @@ use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
 use super::format::{GROUP_BLOCKS, GroupSums, Point};
 use super::kept::Looked;
+use super::newest::Newest;
 use super::ring::Area;
 use super::staging::Backup;
 use super::sums::SumsReader;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
 use holdfast_integrity::crc64;
-use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -92,8 +92,8 @@ impl Flashlog {
         }
         looked.add(self.look_at_log(backup.point(), end, Some(&backup))?);
         self.catch_up()?;
-        let (newest, done) = (Vec::new(), Scrubbed::of_log(&looked));
-        let mut scrub = Scrub { set: self, backup, behind, newest, since: BTreeMap::new(), to: end, done };
+        let (newest, since, done) = (Newest::default(), Newest::default(), Scrubbed::of_log(&looked));
+        let mut scrub = Scrub { set: self, backup, behind, newest, since, to: end, done };
         match scrub.all() {
             Ok(()) => {
                 self.note_scrubbed(&scrub.done, scrub.backup.is_of_forgotten())?;
@@ -127,9 +127,9 @@ struct Scrub<'a> {
     backup: Backup,
     behind: Behind,
     /// What the log has behind the backup's state.
-    newest: Vec<Kept>,
+    newest: Newest,
     /// What it got since this began, up to a point.
-    since: BTreeMap<u64, Kept>,
+    since: Newest,
     to: Point,
     done: Scrubbed,
 }
@@ -178,8 +178,7 @@ impl Scrub<'_> {
 
     /// The newest version of a block that the log has behind the backup's state.
     fn in_log(&self, address: u64) -> Option<Kept> {
-        let before = || self.newest.binary_search_by_key(&address, |kept| kept.address).ok().map(|at| self.newest[at]);
-        self.since.get(&address).copied().or_else(before)
+        self.since.get(address).or_else(|| self.newest.get(address))
     }
 
     /// Looks at one block again while nobody writes to main, and makes it good.
@@ -193,9 +192,7 @@ impl Scrub<'_> {
             (stages.durable, stages.find(address).is_some(), !stages.is_durable(address))
         };
         // Main has nothing that is not in the log, durably.
-        for kept in self.behind.newest_between(self.to, durable)? {
-            self.since.insert(kept.address, kept);
-        }
+        self.behind.add_to(&mut self.since, self.to, durable)?;
         self.to = durable;
         let in_log = self.in_log(address);
         let main = read_block(&*set.main, address);

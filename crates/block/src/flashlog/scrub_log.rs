@@ -2,13 +2,13 @@
 
 use super::at::{Behind, Kept};
 use super::device::{Failure, Flashlog, Side};
+use super::newest::Newest;
 use super::ring::Area;
 use super::scrub::{Scrubbed, has_sum, mended, read_block};
 use super::verify::read_each;
 use super::{Error, format::Point};
 use crate::{AlignedBuf, BLOCK_SIZE, Operation};
 use holdfast_integrity::crc64;
-use std::collections::BTreeMap;
 use std::io::IoSlice;
 
 /// Blocks compared at once: 1 MiB.
@@ -66,11 +66,17 @@ impl Flashlog {
         done: Scrubbed,
     ) -> Result<Scrubbed, Error> {
         let newest = behind.newest_between(from, to)?;
-        let newest = &newest[newest.partition_point(|kept| kept.address < first)..];
-        let mut scrub = WithLog { set: self, behind, since: BTreeMap::new(), to, done };
-        let runs = newest.chunk_by(|a, b| a.address + 1 == b.address);
-        for batch in runs.flat_map(|run| run.chunks(BATCH_BLOCKS)) {
-            scrub.compare(batch)?;
+        let mut scrub = WithLog { set: self, behind, since: Newest::default(), to, done };
+        let mut batch: Vec<Kept> = Vec::new();
+        for kept in newest.from(first) {
+            if batch.last().is_some_and(|last| last.address + 1 != kept.address) || batch.len() == BATCH_BLOCKS {
+                scrub.compare(&batch)?;
+                batch.clear();
+            }
+            batch.push(kept);
+        }
+        if !batch.is_empty() {
+            scrub.compare(&batch)?;
         }
         Ok(scrub.done)
     }
@@ -80,7 +86,7 @@ struct WithLog<'a> {
     set: &'a Flashlog,
     behind: Behind,
     /// What the log got since this began, up to a point.
-    since: BTreeMap<u64, Kept>,
+    since: Newest,
     to: Point,
     done: Scrubbed,
 }
@@ -110,11 +116,9 @@ impl WithLog<'_> {
             (stages.durable, stages.find(kept.address).is_some())
         };
         // Main has nothing that is not in the log, durably.
-        for kept in self.behind.newest_between(self.to, durable)? {
-            self.since.insert(kept.address, kept);
-        }
+        self.behind.add_to(&mut self.since, self.to, durable)?;
         self.to = durable;
-        let kept = self.since.get(&kept.address).copied().unwrap_or(kept);
+        let kept = self.since.get(kept.address).unwrap_or(kept);
         let main = read_block(&*set.main, kept.address);
         if is_coming {
             return Ok(());

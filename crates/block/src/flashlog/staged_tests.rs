@@ -214,7 +214,7 @@ fn what_came_after_the_log_was_full_is_one_state_in_parts_that_memory_is_allowed
     let (mut at, mut parts) = (from, 0);
     while at.page < end.page {
         let (all, to) = device.newest_versions(at, end, Part::Pages(Room { blocks: 20_000, pages: 20_000 })).unwrap();
-        assert!(to.page > at.page && all.len() <= 400, "{} blocks at once", all.len());
+        assert!(to.page > at.page && all.blocks() <= 400, "{} blocks at once", all.blocks());
         (at, parts) = (to, parts + 1);
     }
     assert!(parts > 5);
@@ -239,7 +239,7 @@ fn an_earlier_version_that_is_damaged_ends_no_step_of_several_parts() {
     let end = device.durable_point().unwrap();
     let (first, _) = device.newest_versions(from, end, Part::Pages(Room { blocks: 20_000, pages: 20_000 })).unwrap();
     // Of the last block of the first part; each of them is written again more than 400 blocks later.
-    let position = first.iter().filter_map(|kept| kept.position()).max().unwrap();
+    let position = first.data().iter().filter_map(|kept| kept.position()).max().unwrap();
     spoil(&set.log, device.rings.block(super::ring::Area::Data, position));
     let expected = all_of(&device, 20_000);
     let done = device.backup(set.backup.clone()).unwrap();

@@ -11,6 +11,7 @@ use super::format::{
     pages_most, sums_area_blocks,
 };
 use super::labels::Labelled;
+use super::newest::Newest;
 use super::ring::{Area, Rings};
 use super::sparse::Zeros;
 use super::staged::{StagedPages, Stager};
@@ -35,11 +36,16 @@ pub(super) struct Room {
     pub(super) pages: u64,
 }
 
-/// Most pages that name these, which are in the order of addresses.
-pub(super) fn staged_pages(all: &[Kept]) -> u64 {
-    let goes_on = |a: &Kept, b: &Kept| a.address + 1 == b.address && a.is_zeros() == b.is_zeros();
-    let (entries, zeros) = (all.chunk_by(goes_on).count(), all.iter().filter(|kept| kept.is_zeros()).count());
-    pages_most(entries as u64, (all.len() - zeros) as u64, zeros as u64)
+/// Most pages that name these, which are staged in the order of addresses.
+pub(super) fn staged_pages(all: &Newest) -> u64 {
+    let data = all.data().len() as u64;
+    pages_most(all.entries(), data, all.blocks() - data)
+}
+
+/// Blocks of a staging area for these, with those of checksums of zeros only.
+pub(super) fn staged_blocks(all: &Newest) -> u64 {
+    let (_, of_zeros) = all.groups();
+    all.data().len() as u64 + of_zeros
 }
 
 /// An opened backup.
@@ -160,18 +166,18 @@ impl Backup {
         }
     }
 
-    /// What is staged but may not be in its place, in the order of addresses.
-    pub(super) fn staged(&self) -> Result<Vec<Kept>, Error> {
+    /// What is staged but may not be in its place. Of a block that is there more than once the last one counts.
+    pub(super) fn staged(&self) -> Result<Newest, Error> {
+        let mut newest = Newest::default();
         if self.label().state != State::Staged {
-            return Ok(Vec::new());
+            return Ok(newest);
         }
         let mut pages = StagedPages::of(self);
-        // Of a block that is there more than once the last one counts.
-        let mut newest: BTreeMap<u64, Kept> = BTreeMap::new();
         while let Some(page) = pages.next()? {
-            newest.extend(page.entries.iter().flat_map(Kept::of).map(|kept| (kept.address, kept)));
+            page.entries.iter().for_each(|entry| newest.add(entry));
         }
-        Ok(newest.into_values().collect())
+        newest.end();
+        Ok(newest)
     }
 
     pub(super) fn label(&self) -> &Label {
@@ -198,10 +204,10 @@ impl Backup {
     }
 
     /// Whether these can be staged at once.
-    pub(super) fn has_room_for(&self, all: &[Kept]) -> bool {
-        let data = all.iter().filter(|kept| !kept.is_zeros()).count();
-        let groups = all.chunk_by(|a, b| a.address / GROUP_BLOCKS == b.address / GROUP_BLOCKS).count();
-        (data + groups) as u64 <= self.rings.areas.data_blocks && staged_pages(all) <= self.staging_room().pages
+    pub(super) fn has_room_for(&self, all: &Newest) -> bool {
+        let (groups, _) = all.groups();
+        let blocks = all.data().len() as u64 + groups;
+        blocks <= self.rings.areas.data_blocks && staged_pages(all) <= self.staging_room().pages
     }
 
     /// Writes blocks with these checksums to their place; zeros without taking room, if the device can. Only while it has no state.

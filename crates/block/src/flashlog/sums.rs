@@ -1,8 +1,9 @@
 //! The checksums of a backup's blocks: read, and kept true.
 
 use super::Error;
-use super::at::{Kept, is_good};
+use super::at::is_good;
 use super::format::{GROUP_BLOCKS, GroupSums, Label, State, sums};
+use super::newest::Newest;
 use super::ring::{Area, read_those_that_can_be};
 use super::staging::Backup;
 use super::verify::read_each;
@@ -167,7 +168,7 @@ impl Backup {
 /// What a backup has, with what is staged but may not be in its place. Only reads.
 pub(super) struct Base {
     pub(super) backup: Backup,
-    staged: Vec<Kept>,
+    staged: Newest,
     reader: Mutex<SumsReader>,
 }
 
@@ -196,14 +197,9 @@ impl Base {
         Ok(Base { backup, staged, reader: Mutex::default() })
     }
 
-    fn find_staged(&self, address: u64) -> Option<&Kept> {
-        let at = self.staged.binary_search_by_key(&address, |kept| kept.address).ok()?;
-        Some(&self.staged[at])
-    }
-
     fn sums(&self, group: u64) -> Result<Option<Box<GroupSums>>, crate::Error> {
         let own = self.backup.sums_block(group);
-        let Some(position) = self.find_staged(own).and_then(Kept::position) else {
+        let Some(position) = self.staged.get(own).and_then(|kept| kept.position()) else {
             return self.reader.lock().read(&self.backup, group);
         };
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -216,7 +212,7 @@ impl Base {
         let mut found = Vec::with_capacity(count as usize);
         let mut group: Option<(u64, Option<Box<GroupSums>>)> = None;
         for address in first..first + count {
-            if let Some(kept) = self.find_staged(address) {
+            if let Some(kept) = self.staged.get(address) {
                 let block = kept.position().map(|position| self.backup.rings.block(Area::Data, position));
                 found.push(Based { block, sum: Some(kept.sum) });
                 continue;
