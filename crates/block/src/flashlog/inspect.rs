@@ -5,7 +5,7 @@ use super::device::Mode;
 use super::dirty::PAGES_MOST;
 use super::format::{Damage, Decoded, Label, Role, State, Uuid};
 use super::labels::{Labelled, newest};
-use super::ring::Rings;
+use super::ring::{Rings, is_of_read};
 use super::scan::Scan;
 use crate::Device;
 use std::sync::Arc;
@@ -63,12 +63,21 @@ pub struct Inspected {
 /// use: it tells what was, not what is.
 ///
 /// # Errors
-/// [`Error::Device`]; [`Error::OtherVersion`] and [`Error::Damaged`] if there are labels, but none that can be read.
+/// [`Error::Device`]; [`Error::OtherVersion`] and [`Error::Damaged`] if there are labels, but none that is whole; [`Error::LabelUnread`] if there
+/// may be one that cannot be read: with the role of a main, it may be a backup's.
 pub fn inspect(device: &dyn Device) -> Result<Option<Inspected>, Error> {
     // Main's and a backup's labels are in the same place.
     let mut bad = None;
     for role in [Role::Main, Role::Log] {
-        match newest(device, role)? {
+        let found = match newest(device, role) {
+            Err(cause) if is_of_read(&cause) => {
+                // In the other place may be one.
+                bad = bad.or(Some(Error::LabelUnread { device: device.name().into(), role, cause }));
+                continue;
+            }
+            found => found?,
+        };
+        match found {
             Decoded::Valid(label) => return Ok(Some(Inspected::of(&label))),
             Decoded::Nothing => {}
             Decoded::OtherVersion(version) => {
@@ -143,6 +152,7 @@ impl Inspected {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use crate::flashlog::tests::Unreadable;
     use crate::flashlog::{Create, Flashlog, Options, create, finish_backup};
 
     const SET: Uuid = Uuid([1; 16]);
@@ -175,6 +185,22 @@ mod tests {
             assert_eq!((found.role, found.condition, found.set, found.uuid, generation, blocks), expected);
         }
         assert_eq!(inspect(&*log).unwrap().unwrap().backup, Some(Uuid([4; 16])));
+    }
+
+    #[test]
+    fn what_a_device_is_that_cannot_be_read_in_another_place_is_told_and_what_cannot_be_told_is_of_its_labels() {
+        let [main, log] = [1024, 2048].map(|blocks| Arc::new(MemoryDevice::new(blocks)));
+        set(&main, &log);
+        // The only label of each, one copy of which is enough.
+        let of = |device: &Arc<MemoryDevice>, role| Label::area(role, device.blocks()) + 2;
+        for (device, own, other) in [(&main, Role::Main, Role::Log), (&log, Role::Log, Role::Main)] {
+            let inspected = inspect(&*Unreadable::at(device, of(device, own))).unwrap().unwrap();
+            assert_eq!(inspected.role, own);
+            let both = |role| Unreadable::over(Unreadable::at(device, of(device, role)), of(device, role) + 1);
+            assert_eq!(inspect(&*both(other)).unwrap().unwrap().role, own);
+            let unread = inspect(&*both(own));
+            assert!(matches!(unread, Err(Error::LabelUnread { role, .. }) if role == own), "{unread:?}");
+        }
     }
 
     #[test]

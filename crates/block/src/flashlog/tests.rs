@@ -375,13 +375,18 @@ impl Filter for Unplugged {
 
 /// A device that has a block which cannot be read, until it is written to.
 pub(super) struct Unreadable {
-    device: Arc<MemoryDevice>,
+    device: Arc<dyn Device>,
     pub(super) at: AtomicU64,
 }
 
 impl Unreadable {
     pub(super) fn at(device: &Arc<MemoryDevice>, at: u64) -> Arc<Unreadable> {
         Arc::new(Unreadable { device: device.clone(), at: AtomicU64::new(at) })
+    }
+
+    /// One more.
+    pub(super) fn over(device: Arc<dyn Device>, at: u64) -> Arc<Unreadable> {
+        Arc::new(Unreadable { device, at: AtomicU64::new(at) })
     }
 
     /// Whether a request is for that block.

@@ -98,7 +98,7 @@ pub(crate) fn main(path: &Path, access: Access, log: Option<&Path>) -> Result<Ar
 
 /// What a device's label says.
 pub(crate) fn inspect(device: &Arc<FileDevice>) -> Result<Option<Inspected>> {
-    flashlog::inspect(&**device).map_err(explain)
+    flashlog::inspect(&**device).map_err(explain_unknown)
 }
 
 /// The same of a device that may be in use.
@@ -137,6 +137,17 @@ pub(crate) fn bytes(blocks: u64) -> u64 {
 /// Its size.
 pub(crate) fn size_bytes(device: &dyn Device) -> u64 {
     bytes(device.blocks())
+}
+
+/// The same of a device of which nobody has said what it is.
+fn explain_unknown(error: Error) -> Failure {
+    match error {
+        // Those of main and backup are in the same place.
+        Error::LabelUnread { role: Role::Main, .. } => Failure::new(words(&error)).hint(
+            "try it in another port; if it stays so, and it was main, rebuild makes main anew from the backup and the log; if it was the backup, make another: --to OTHER",
+        ),
+        error => explain(error),
+    }
 }
 
 /// What happened, and what to do.
@@ -213,6 +224,17 @@ fn words(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whatever_a_device_is_whose_label_cannot_be_read_something_is_advised() {
+        let advised = |role| {
+            let cause = holdfast_block::Error::Unsuitable { device: "stick".into(), reason: "bad" };
+            explain_unknown(Error::LabelUnread { device: "stick".into(), role, cause }).hint.unwrap_or_default()
+        };
+        let (of_main, of_log) = (advised(Role::Main), advised(Role::Log));
+        assert!(of_main.contains("rebuild") && of_main.contains("--to OTHER"), "{of_main}");
+        assert!(of_log.contains("--without-log") && of_log.contains("attach --new"), "{of_log}");
+    }
 
     #[test]
     fn a_log_that_cannot_be_read_is_not_taken_for_a_good_one() {
