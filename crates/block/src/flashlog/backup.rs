@@ -48,6 +48,11 @@ pub struct BackedUp {
     pub doubtful_blocks: u64,
     /// The first of them.
     pub doubtful_first: Option<u64>,
+    /// Blocks of the backup whose checksums were damaged, or could not be read, and were made anew of what is there: if that was damaged, nobody is
+    /// told any more.
+    pub unchecked_blocks: u64,
+    /// The first of them.
+    pub unchecked_first: Option<u64>,
     /// Of this block the log has an earlier version that is damaged, or cannot be read: the backup went over the states that have it.
     pub over_damage_first: Option<u64>,
     /// What a step came to had no room in the staging area: the backup had no state until it was done.
@@ -266,6 +271,9 @@ impl Flashlog {
         if is_compared {
             self.note_compared()?;
         }
+        let unchecked = backup.unchecked.into_inner();
+        done.unchecked_first = unchecked.values().map(|(first, _)| *first).next();
+        done.unchecked_blocks = unchecked.values().map(|(_, blocks)| blocks).sum();
         Ok((done, backup.written))
     }
 

@@ -17,6 +17,7 @@ use super::sparse::Zeros;
 use super::staged::{StagedPages, Stager};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -58,6 +59,8 @@ pub(super) struct Backup {
     unwritten_sums: BTreeMap<u64, u64>,
     /// Groups of blocks that were written to since it was opened.
     pub(super) written: BTreeSet<u64>,
+    /// Groups whose checksums were made anew of what is there: the first such block, and how many.
+    pub(super) unchecked: Mutex<BTreeMap<u64, (u64, u64)>>,
 }
 
 /// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment. Writes only then.
@@ -141,7 +144,8 @@ impl Backup {
 
     pub(super) fn labelled(labels: Labelled) -> Backup {
         let rings = Rings { device: Arc::clone(&labels.device), areas: labels.label.areas };
-        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums: BTreeMap::new(), written: BTreeSet::new() }
+        let (unwritten_sums, written, unchecked) = (BTreeMap::new(), BTreeSet::new(), Mutex::default());
+        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums, written, unchecked }
     }
 
     /// That it is of a set of this size.

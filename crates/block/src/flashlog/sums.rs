@@ -118,13 +118,28 @@ impl Backup {
             true => Box::new([0; GROUP_BLOCKS as usize]),
             false => match reader.read(self, number)? {
                 Some(sums) => sums,
-                None => self.sums_anew(number)?,
+                None => {
+                    let sums = self.sums_anew(number)?;
+                    self.note_unchecked(number, changes);
+                    sums
+                }
             },
         };
         for (address, sum) in changes {
             sums[(address - first) as usize] = *sum;
         }
         Ok((self.sums_block(number), sums::encode(self.sums_block(number), &sums)))
+    }
+
+    /// What is on the backup of a group counts from now on, but for these blocks, though nobody knows whether it is damaged. In a copy it comes anew.
+    fn note_unchecked(&self, group: u64, changes: &[(u64, u64)]) {
+        let (first, count) = self.group_blocks(group);
+        let is_left = |address: &u64| changes.binary_search_by_key(address, |(address, _)| *address).is_err();
+        if self.label().state != State::Copying
+            && let Some(left) = (first..first + count).find(is_left)
+        {
+            self.unchecked.lock().insert(group, (left, count - changes.len() as u64));
+        }
     }
 
     /// The checksums of a group, of what its blocks have. Nothing else is known of them where those that were there are damaged, or, in a

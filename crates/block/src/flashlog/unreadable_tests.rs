@@ -450,9 +450,13 @@ fn checksums_of_a_backup_that_cannot_be_read_are_as_damaged_ones() {
     assert!(device.scrub(backup.clone()).unwrap().is_good());
     assert_eq!(backup.at.load(Ordering::Relaxed), u64::MAX, "written again");
     let backup = Unreadable::at(&set.backup, at);
-    device.backup(backup.clone()).unwrap();
+    let done = device.backup(backup.clone()).unwrap();
+    // What was written has its own.
+    assert_eq!((done.unchecked_blocks, done.unchecked_first), (GROUP_BLOCKS - 1, Some(GROUP_BLOCKS)));
     assert_eq!(backup.at.load(Ordering::Relaxed), u64::MAX, "written again");
     assert!(contents(&*set.backup) == contents(&device) && contents(&*set.backup) != had);
+    let done = device.backup(backup.clone()).unwrap();
+    assert_eq!((done.unchecked_blocks, done.unchecked_first), (0, None));
     assert!(verify_backup(set.backup.clone()).unwrap().is_good());
     // But not of a device of which nothing can be read.
     put(&device, 600, 2001).unwrap();

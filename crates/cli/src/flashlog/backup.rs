@@ -61,6 +61,11 @@ pub(crate) struct BackupReport {
     doubtful_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     doubtful_first_block: Option<u64>,
+    /// Their checksums on the backup were damaged, and were made anew of what is there, which nobody has verified.
+    #[serde(default)]
+    unchecked_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unchecked_first_block: Option<u64>,
     /// Of this block the log has lost an earlier version: it went over the states that have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     over_damage_first_block: Option<u64>,
@@ -149,13 +154,20 @@ impl Report for BackupReport {
                 size::show(self.doubtful_bytes)
             )
         });
+        let unchecked = self.unchecked_first_block.map_or(String::new(), |first| {
+            format!(
+                "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and were made anew of what it has there, \
+                 which nobody has verified; a backup elsewhere (--to OTHER) is copied whole.\n",
+                size::show(self.unchecked_bytes)
+            )
+        });
         let over = self.over_damage_first_block.map_or(String::new(), |first| {
             let without = if self.had_no_state { ", and had no state until this was done" } else { "" };
             format!(
                 "The log has lost earlier versions, first block {first} of the set: the backup went on to later ones{without}.\n"
             )
         });
-        done + &over + &doubtful + &verified
+        done + &over + &doubtful + &unchecked + &verified
     }
 }
 
@@ -264,6 +276,8 @@ pub(crate) fn run(
         steps: done.steps,
         doubtful_bytes: sets::bytes(done.doubtful_blocks),
         doubtful_first_block: done.doubtful_first,
+        unchecked_bytes: sets::bytes(done.unchecked_blocks),
+        unchecked_first_block: done.unchecked_first,
         over_damage_first_block: done.over_damage_first,
         had_no_state: done.had_no_state,
         verified,
@@ -293,4 +307,38 @@ pub(crate) fn default_bytes(set_bytes: u64) -> u64 {
 
 fn shown(path: &Path) -> String {
     path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_is_done_tells_what_of_it_nobody_has_verified() {
+        let mut report = BackupReport {
+            set: "set".into(),
+            backup: "disk".into(),
+            recovery_point: None,
+            new: false,
+            replaces: None,
+            full: false,
+            copied_bytes: 4096,
+            steps: 1,
+            doubtful_bytes: 0,
+            doubtful_first_block: None,
+            unchecked_bytes: 0,
+            unchecked_first_block: None,
+            over_damage_first_block: None,
+            had_no_state: false,
+            verified: None,
+        };
+        assert!(!report.words().contains("DOUBTFUL"));
+        (report.unchecked_bytes, report.unchecked_first_block) = (509 * 4096, Some(510));
+        let words = report.words();
+        assert!(
+            words.contains("DOUBTFUL: 1.99 MiB, first block 510 of the set") && words.contains("--to OTHER"),
+            "{words}"
+        );
+        assert!(report.is_good());
+    }
 }
