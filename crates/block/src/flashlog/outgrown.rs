@@ -73,8 +73,8 @@ pub(super) fn wipe_outgrown(main: &dyn Device, set_blocks: u64) -> Result<(), Er
     sizes.retain(|size| *size < main.blocks());
     let has_labels_at_end = matches!(newest(main, Role::Main), Ok(Decoded::Valid(_)));
     let zeros = AlignedBuf::zeroed(BLOCK_SIZE);
-    // What cannot be read may be labels, and is nothing else for anybody.
-    let mut strays = unread.map_or(Vec::new(), |(_, blocks)| blocks);
+    // What cannot be read may be labels, or, as long as it is a main, its data.
+    let mut strays = unread.filter(|_| !has_labels_at_end).map_or(Vec::new(), |(_, blocks)| blocks);
     for size in sizes {
         if !has_labels_at_end {
             remove_labels(main, Role::Main, size)?;

@@ -232,10 +232,10 @@ fn check_base(
 /// If a device was a main, it is none from here on, also if it has become larger than its labels say, those of a set of one of these sizes: cut
 /// off, it would be a mixture that nobody recognises.
 fn wipe_main(main: &dyn Device, of_sets: &[u64]) -> Result<(), Error> {
-    for set_blocks in of_sets {
-        wipe_outgrown(main, *set_blocks)?;
-    }
-    Ok(wipe(main, Role::Main)?)
+    of_sets.iter().try_for_each(|set_blocks| wipe_outgrown(main, *set_blocks))?;
+    wipe(main, Role::Main)?;
+    // Also what could not be read.
+    of_sets.iter().try_for_each(|set_blocks| wipe_outgrown(main, *set_blocks))
 }
 
 /// The first block of the backup that is damaged is an error, unless that is accepted.
