@@ -4,6 +4,7 @@ mod slots;
 
 pub use slots::SlotSums;
 
+use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 
 /// Of a set in which a number may be several times, or fewer than none: how many there are, their sum, and the sum of their squares. All
@@ -11,7 +12,7 @@ use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 ///
 /// Two sets with the same digest that differ do so in three numbers on each side at least (numbers below 2^31; for larger ones it takes
 /// a difference of a multiple of 2^32 besides).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct SetDigest {
     count: u64,
     sum: u64,
@@ -95,6 +96,12 @@ impl SetDigest {
     #[inline]
     pub fn words(self) -> [u64; 3] {
         [self.count, self.sum, self.squares]
+    }
+
+    /// From all that it consists of.
+    #[inline]
+    pub fn from_words([count, sum, squares]: [u64; 3]) -> SetDigest {
+        SetDigest { count, sum, squares }
     }
 
     /// The same, to be written to: what that makes of it is of no set.

@@ -7,8 +7,8 @@ use crate::rolled::Rolled;
 use crate::sums;
 use holdfast_integrity::{Algorithm, Checksum, prefetch_part};
 use holdfast_object::{
-    Fragment, FrameMut, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Purpose, RequestId,
-    Transaction, changing,
+    Fragment, FrameMut, ObjectCache, ObjectId, Op, Outcome, PAGE_SIZE, PageIndex, PinnedPage, Proved, Purpose,
+    RequestId, Transaction, changing,
 };
 use std::ops::Range;
 
@@ -246,12 +246,14 @@ impl<'a> Staged<'a> {
         if let Some(bugs) = bugs {
             bugs.plant(&mut ops);
         }
-        if let Some(audits) = audits
-            && (audit.is_some() || ops.iter().any(Audit::is_about))
-        {
-            audit.unwrap_or_else(|| Box::new(Audit::new(audits))).verify(cache, &ops, request)?;
-        }
-        let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings })?;
+        let proved = match audits {
+            Some(audits) if audit.is_some() || ops.iter().any(Audit::is_about) => {
+                Some(audit.unwrap_or_else(|| Box::new(Audit::new(audits))).verify(cache, &ops, request)?)
+            }
+            Some(_) => Some(Proved::NOTHING),
+            None => None,
+        };
+        let outcome = cache.submit(Transaction { request, answer, ops, purpose, lazy, brings, proved })?;
         drop(pins);
         Ok(outcome)
     }

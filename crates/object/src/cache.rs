@@ -2,7 +2,7 @@
 
 use crate::{
     Arena, Attributes, DomainId, Epoch, Error, FrameMut, Hold, Holds, ObjectChange, ObjectId, Op, PageIndex, PageRef,
-    PinnedPage, Purpose, Result, SnapshotDeletion, SnapshotId, SnapshotInfo, Space,
+    PinnedPage, Proved, Purpose, Result, SnapshotDeletion, SnapshotId, SnapshotInfo, Space,
 };
 use holdfast_integrity::Protection;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,8 @@ pub struct Transaction {
     /// An object whose contents become durable no later than this transaction's names: the file that a rename puts in
     /// another's place.
     pub brings: Option<ObjectId>,
+    /// What it changes in the sums over attributes, as whoever made it has proved; `None` if nobody has.
+    pub proved: Option<Proved>,
 }
 
 impl Transaction {

@@ -20,6 +20,7 @@ mod difference;
 mod error;
 mod ids;
 mod op;
+mod proved;
 mod scrub;
 mod session;
 mod snapshot;
@@ -36,6 +37,7 @@ pub use difference::Difference;
 pub use error::{Corruption, DeviceFault, Error, Place, Result, Side};
 pub use ids::{BlockIdentity, DomainId, Epoch, ObjectId, ObjectKey, PageIndex, PolicyId, SnapshotId};
 pub use op::{Batch, Fragment, Op};
+pub use proved::{Proved, link_number, mixed, name_number};
 pub use scrub::{Fate, ScrubCounts, ScrubCursor, ScrubFinding, ScrubStep};
 pub use session::{Hold, Holds};
 pub use snapshot::{

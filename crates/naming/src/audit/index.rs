@@ -5,29 +5,8 @@
 
 use crate::directory::layout::*;
 use holdfast_integrity::SetDigest;
-use holdfast_object::{Kind, NamePlace, ObjectId};
+use holdfast_object::{Kind, NamePlace, ObjectId, link_number, name_number};
 use zerocopy::FromBytes;
-
-/// A number for an entry, that of the object with its kind. Ids have 48 bits.
-pub(crate) fn link_number(object: ObjectId, kind: u8) -> u64 {
-    object.0 | u64::from(kind) << 48
-}
-
-/// A number for three numbers, such that others are most unlikely to have the same.
-pub(crate) fn mixed([first, second, third]: [u64; 3]) -> u64 {
-    // Odd multiples (the digits of square roots: of 2, 3 and 5), and the finalizer of SplitMix64.
-    let sum = first.wrapping_mul(0x6a09_e667_f3bc_c909);
-    let sum = sum.wrapping_add(second.wrapping_mul(0xbb67_ae85_84ca_a73b));
-    let mut mixed = sum.wrapping_add(third.wrapping_mul(0x3c6e_f372_fe94_f82b));
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
-}
-
-/// A number for a name of an object.
-pub(crate) fn name_number(object: ObjectId, place: NamePlace) -> u64 {
-    mixed([object.0, place.directory.0, place.key])
-}
 
 /// What is in the changed pages of a directory less what was in them.
 pub(crate) struct IndexChanges {

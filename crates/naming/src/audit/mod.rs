@@ -20,9 +20,10 @@ use crate::error::{Error, Result};
 use crate::few::{Few, Nothing};
 use holdfast_integrity::SetDigest;
 use holdfast_object::{
-    AttrSet, Attributes, Hold, Kind, NAMES_LISTED_MAX, NamePlace, ObjectCache, ObjectId, Op, PAGE_SIZE, RequestId,
+    AttrSet, Attributes, Hold, Kind, NAMES_LISTED_MAX, NamePlace, ObjectCache, ObjectId, Op, PAGE_SIZE, Proved,
+    RequestId, link_number, mixed, name_number,
 };
-use index::{IndexChanges, link_number, mixed, name_number};
+use index::IndexChanges;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -174,6 +175,18 @@ impl Object<'_> {
     fn lists_the_same(&self) -> bool {
         let first = |said: &Option<Said>| said.map(|said| (said.parent, said.name_key));
         self.others_set.is_none() && first(&self.before) == first(&self.after)
+    }
+
+    /// How the sums over attributes change with it.
+    fn proved(&self) -> Proved {
+        let by = |said: &Option<Said>, names: &mut dyn Iterator<Item = NamePlace>| match said {
+            Some(Said { kind, nlink, entries, .. }) => Proved::of(self.id, *kind, *nlink, *entries, names),
+            None => Proved::NOTHING,
+        };
+        match self.lists_the_same() {
+            true => by(&self.after, &mut std::iter::empty()) - by(&self.before, &mut std::iter::empty()),
+            false => by(&self.after, &mut self.names_after()) - by(&self.before, &mut self.names_before()),
+        }
     }
 
     /// Names that it lists, more than before; and those with which the list cannot keep up, or that it had wrongly: a list that is full has none
@@ -382,22 +395,22 @@ impl<'a> Audit<'a> {
         self.xattrs_wrong += SetDigest::of(mixed([owner.0, holder.0, 0]));
     }
 
-    /// Whether all equations hold for what these operations do.
+    /// That all equations hold for what these operations do; then, how the sums over attributes change with them.
     ///
     /// # Errors
     /// [`Error::Audit`]: one does not. The transaction is not to be submitted. Others: attributes cannot be read.
-    pub(crate) fn verify(&mut self, cache: &dyn ObjectCache, ops: &[Op], request: Option<RequestId>) -> Result<()> {
+    pub(crate) fn verify(&mut self, cache: &dyn ObjectCache, ops: &[Op], request: Option<RequestId>) -> Result<Proved> {
         let mut objects = Objects::new();
         for op in ops {
             self.gather(cache, op, &mut objects)?;
         }
         if objects.is_empty() && self.directories.is_empty() {
-            return Ok(());
+            return Ok(Proved::NOTHING);
         }
         let sides = self.sides(cache, &objects);
         compare(&OF_ALL, &sides, &mut self.failed, String::new);
         if self.failed.is_empty() {
-            return Ok(());
+            return Ok(objects.iter().fold(Proved::NOTHING, |sum, object| sum + object.proved()));
         }
         self.audits.failures.fetch_add(1, Ordering::Relaxed);
         Err(Error::Audit { failed: std::mem::take(&mut self.failed), transaction: told(ops, request) })

@@ -4,8 +4,8 @@
 use holdfast_integrity::{Algorithm, Checksum, Protection};
 use holdfast_object::{
     Arena, Attributes, Class, DomainId, Durability, Epoch, Error, FrameMut, Hold, Holds, ObjectCache, ObjectChange,
-    ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, RequestId, Result,
-    Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, Snapshots, Space, Transaction,
+    ObjectId, ObjectKey, Op, Outcome, PAGE_SIZE, PageIndex, PageRef, PageView, PinnedPage, Place, Proved, RequestId,
+    Result, Seek, SnapshotDeletion, SnapshotId, SnapshotInfo, Snapshots, Space, Transaction,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,6 +35,16 @@ struct State {
     unknown: HashMap<ObjectId, Error>,
     brought: Vec<ObjectId>,
     synced: Vec<ObjectId>,
+}
+
+impl State {
+    /// What attributes of objects say.
+    fn said_by(&self, objects: &BTreeSet<ObjectId>) -> Proved {
+        objects.iter().fold(Proved::NOTHING, |sum, id| {
+            let attributes = self.objects.get(id).and_then(|object| object.attributes.as_ref());
+            sum + attributes.map_or(Proved::NOTHING, |attributes| Proved::by(*id, attributes))
+        })
+    }
 }
 
 /// What takes back one step of a transaction.
@@ -453,12 +463,17 @@ impl ObjectCache for MemoryCache {
             return Ok(Outcome::Repeated { answer: answer.clone() });
         }
         let refuse = state.refuse.take();
+        let targets: BTreeSet<ObjectId> = transaction.ops.iter().map(Op::target).collect();
+        let before = state.said_by(&targets);
         let mut work = Work { arena: &self.arena, state: &mut state, undo: Vec::new(), cut: Vec::new() };
         // A refused transaction goes to its end first, so that there is something to take back.
         let done = transaction.ops.iter().try_for_each(|op| work.apply(op)).and(refuse.map_or(Ok(()), Err));
         if let Err(error) = done {
             work.take_back();
             return Err(error);
+        }
+        if let Some(proved) = transaction.proved {
+            assert_eq!(state.said_by(&targets) - before, proved, "what is proved, by {:?}", transaction.ops);
         }
         state.sequence += 1;
         state.brought.extend(transaction.brings);
