@@ -32,6 +32,7 @@ SNAPSHOTS = "crates/physical/src/snapshot/mod.rs"
 ENDS = "crates/physical/src/intent_log/ends.rs"
 WRITTEN = "crates/physical/src/written_pages.rs"
 SEAL = "crates/object/src/arena/seal.rs"
+PROVED = "crates/object/src/proved.rs"
 META = "crates/physical/src/meta_block.rs"
 # Each test ends within seconds; a mutant may wait for what never comes.
 TEST_S = 600
@@ -113,6 +114,15 @@ MUTANTS = [
     ("which pages have changed", CACHE, MEMBERS, "let is_bad = !self.dirty.is_good();", "let is_bad = false;"),
     ("which pages the log has not", CACHE, MEMBERS, "let is_bad = !self.unlogged.is_good();", "let is_bad = false;"),
     ("which names the log has not", CACHE, MEMBERS, "if !self.names_unlogged.is_good() {", "if false {"),
+    ("links that are proved", OBJECT, PROVED, "of_object.links = SetDigest::of(link_number(id, kind as u8)).times(nlink.into());", ""),
+    ("entries that are proved", OBJECT, PROVED, "of_object.entries = number.times(entries);", "let _ = entries;"),
+    ("objects without a name that are proved", OBJECT, PROVED, "of_object.nameless = number;", ""),
+    ("names that are proved", OBJECT, PROVED, "names.for_each(|place| of_object.names += SetDigest::of(name_number(id, place)));", "let _ = names;"),
+    ("what a request has proved", NAMING, NAMES, "|sum, object| sum + object.proved())", "|sum, object| { object.proved(); sum })"),
+    ("what requests have proved against records", CACHE, "crates/cache/src/proved.rs", "if proved == records {", "if proved == records || true {"),
+    ("deleted objects of what is proved", CACHE, "crates/cache/src/proved.rs", ".map(|object| object.id).chain(deleted(frozen));", ".map(|object| object.id);"),
+    ("requests that nobody has audited", CACHE, "crates/cache/src/proved.rs", "None => self.unaudited.add(1),", "None => {}"),
+    ("number that grows, each copy from itself", CACHE, "crates/cache/src/thrice.rs", "        for (copy, mask) in self.0.iter_mut().zip(MASKS) {\n            *copy = (*copy ^ mask).wrapping_add(more) ^ mask;\n        }", "        let [first, ..] = self.said();\n        self.set(first.wrapping_add(more));"),
     ("number of which two copies are right", CACHE, "crates/cache/src/thrice.rs", "if first == second || first == third {", "if first < u64::MAX {"),
     ("number in which no two copies agree", CACHE, "crates/cache/src/progress.rs", "                healed.lost += 1;\n", ""),
     ("what becomes durable by a batch", CACHE, "crates/cache/src/sync.rs", "if captured.sum() != captured.sum {", "if captured.sum == 1 {"),
@@ -158,7 +168,7 @@ MUTANTS = [
 # Of the audits, what is told of by others than the blocks that change: all methods that change what they know.
 TOLD = [("audit", PHYSICAL, SUMS), ("audit of names", NAMING, NAMES)]
 CHANGES = re.compile(r"    pub\(crate\) fn (\w+)(?:<[^<>]*>)?\(\s*&mut self\b")
-METHOD = re.compile(r"    pub\(crate\) fn (\w+)\(\s*&mut self\b(?:[^()]|\([^()]*\))*\)( -> Result<\(\)(?:, \w+)?>)? \{\n")
+METHOD = re.compile(r"    pub\(crate\) fn (\w+)\(\s*&mut self\b(?:[^()]|\([^()]*\))*\)( -> Result<(?:\(\)|Proved)(?:, \w+)?>)? \{\n")
 
 
 def told():
@@ -169,7 +179,7 @@ def told():
         if unknown := set(CHANGES.findall(text)) - {method[1] for method in methods}:
             sys.exit(f"mutants: {path} has methods of a form that is not known here: {', '.join(sorted(unknown))}")
         for method in methods:
-            nothing = "return Ok(());" if method[2] else "return;"
+            nothing = "return;" if not method[2] else "return Ok(Proved::NOTHING);" if "Proved" in method[2] else "return Ok(());"
             yield (f"{of}: {method[1]}", crate, path, method[0], method[0] + f"        if true {{\n            {nothing}\n        }}\n")
 
 

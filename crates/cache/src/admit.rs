@@ -275,6 +275,7 @@ fn admit(state: &mut State, transaction: &Transaction, plan: Plan, payload: &[u8
     if !payload.is_empty() {
         state.log.append(sequence, payload)?;
     }
+    state.open.proved.add(transaction.proved);
     state.open.demand = state.open.demand.plus(plan.demand);
     state.open.tree.extend(plan.tree);
     for (op, step) in transaction.ops.iter().zip(plan.steps) {

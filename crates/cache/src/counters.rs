@@ -17,6 +17,8 @@ pub(crate) struct Counters {
     pub(crate) syncs: Counter,
     /// Time spent in writing epochs, in milliseconds.
     pub(crate) epochs_ms: Counter,
+    /// Epochs that were not held against what requests have proved.
+    pub(crate) epochs_unproved: Counter,
 }
 
 /// A number that only grows.

@@ -10,7 +10,7 @@ use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Found, Fragment, ObjectId, ObjectKey,
-    ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, Result, Seek, Side,
+    ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, Proved, Result, Seek, Side,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -163,6 +163,9 @@ impl Cache {
     fn write_epoch(&self, frozen: &mut FrozenEpoch) -> Result<Written> {
         let mut written = Written::default();
         self.strike_frozen(frozen);
+        #[cfg(test)]
+        crate::proved::tests::do_wrongly(frozen);
+        let names_before = self.names_before(frozen)?;
         let ops = without_passing(&frozen.ops).into_iter().filter_map(whole_pages).collect();
         let mut batch = Batch { domain: self.domain, epoch: frozen.epoch, ops };
         let cut: FxHashSet<ObjectId> = cut_objects(&frozen.ops);
@@ -212,19 +215,20 @@ impl Cache {
         self.verify_frozen(frozen)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
-        self.read_back(frozen, &mut written)?;
+        let names = self.read_back(frozen, &mut written)?;
+        self.compare_proved(frozen, names_before, names)?;
         self.store.publish(frozen.epoch)?;
         self.strike_frozen(frozen);
         Ok(written)
     }
 
     /// What the recovery point says of the objects that have changed, while it can be begun anew: what is published has been written. It must be what was
-    /// handed down, whoever did it; but how many pages they have is what the store says.
+    /// handed down, whoever did it; but how many pages they have is what the store says. Gives what they say of names.
     ///
     /// # Errors
     /// [`Error::GivenUp`]: of one it says something else.
-    fn read_back(&self, frozen: &mut FrozenEpoch, written: &mut Written) -> Result<()> {
-        let mut wrong = None;
+    fn read_back(&self, frozen: &mut FrozenEpoch, written: &mut Written) -> Result<Proved> {
+        let (mut wrong, mut names) = (None, Proved::NOTHING);
         for object in &mut frozen.objects {
             // What has gone bad here since is not what the store is blamed for.
             self.heal_frozen(frozen.epoch, object)?;
@@ -243,6 +247,7 @@ impl Cache {
                 Err(error) => return Err(error),
             };
             written.blocks.insert(object.id, stored.blocks);
+            names += Proved::by(object.id, &stored);
             // One that could not be cut has the size that it had, and whoever waits for it is told.
             if written.half_done.contains(&object.id) || frozen.uncut.contains(&object.id) {
                 stored.size = object.attributes.size;
@@ -251,7 +256,7 @@ impl Cache {
                 wrong.get_or_insert((key, differs));
             }
         }
-        let Some((key, differs)) = wrong else { return Ok(()) };
+        let Some((key, differs)) = wrong else { return Ok(names) };
         // Nor which object it is.
         self.verify_frozen(frozen)?;
         Err(self.store.give_up(Found::LogicBug, frozen::not_as_handed_down(key, frozen.epoch, &differs)))
@@ -261,7 +266,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`Error::GivenUp`] if not: what is frozen has been put right, and the epoch can be begun anew with it.
-    fn verify_frozen(&self, frozen: &mut FrozenEpoch) -> Result<()> {
+    pub(crate) fn verify_frozen(&self, frozen: &mut FrozenEpoch) -> Result<()> {
         let mut bad = None;
         if let Some(differs) = frozen.ops.heal()? {
             bad = Some(frozen::told("operations of an epoch", differs, frozen.epoch));

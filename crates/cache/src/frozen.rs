@@ -4,7 +4,9 @@
 
 use crate::involved::Operation;
 use holdfast_integrity::crc64;
-use holdfast_object::{Corruption, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Place, Result};
+use holdfast_object::{
+    Corruption, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Place, Proved, Result,
+};
 use std::ops::Deref;
 
 /// Takes a number into a sum. Another number in one place is another sum, always.
@@ -40,6 +42,28 @@ pub(crate) fn not_as_handed_down(key: ObjectKey, epoch: Epoch, differs: &str) ->
         what: format!("audit of epoch {epoch}: \"attributes\""),
         expected: "attributes as they were handed down, in the records of the recovery point".into(),
         got,
+    }
+}
+
+/// Records say something else of names than requests have proved: how much more there is of what by the ones and by the others.
+pub(crate) fn not_as_proved(domain: DomainId, epoch: Epoch, proved: Proved, records: Proved) -> Corruption {
+    let (mut names, mut expected, mut got, mut object) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let sums = Proved::NAMES.into_iter().zip(proved.sums()).zip(records.sums());
+    for ((name, proved), records) in sums.filter(|((_, proved), records)| proved != records) {
+        names.push(format!("\"{name} proved\""));
+        expected.push(format!("{proved} {name} more than before, as requests have proved"));
+        let only = (proved - records).only().filter(|_| name != "names");
+        // The lower part of a number with a kind is the object.
+        let only = only.map(|number| ObjectId(number & ObjectId::MAX.0));
+        object = object.or(only);
+        let only = only.map_or_else(String::new, |id| format!(", which differ in {id} only"));
+        got.push(format!("{records} by the records of the recovery point{only}"));
+    }
+    Corruption {
+        place: Place { object: object.map(|object| ObjectKey { domain, object }), ..Place::default() },
+        what: format!("audit of epoch {epoch}: {}", names.join(", ")),
+        expected: expected.join(" | "),
+        got: format!("{} (a logic bug, to be reported; nothing of the epoch is a recovery point)", got.join(" | ")),
     }
 }
 

@@ -110,6 +110,7 @@ mod tests {
                 Op::Delete { id: ObjectId(4) },
             ])
             .unwrap(),
+            proved: Default::default(),
             objects: vec![object(5)],
             uncut: Default::default(),
             unsettled: Vec::new(),

@@ -68,6 +68,8 @@ pub enum FrozenPart {
     Place(ObjectId),
     /// Which transaction its last one is: the first of three copies.
     Sequence,
+    /// A word of what its requests have proved: the first of three copies.
+    Proved(usize),
 }
 
 /// What becomes durable by a log batch.
@@ -110,6 +112,8 @@ pub enum PendingPart {
     Sequence(usize),
     /// Up to which transaction there is no log batch.
     Spoilt(usize),
+    /// A word of the sums that requests have proved, or behind these how many transactions nobody has audited: the first, second or third copy.
+    Proved(usize, usize),
     /// How many pages have changed since the last recovery point.
     DirtyPages,
 }
@@ -156,6 +160,7 @@ fn kept_thrice(state: &mut State, part: PendingPart) -> Option<(&mut Thrice, usi
         PendingPart::LogStart(copy) => (&mut state.open.log_start, copy),
         PendingPart::Sequence(copy) => (&mut state.sequence, copy),
         PendingPart::Spoilt(copy) => (&mut state.spoilt, copy),
+        PendingPart::Proved(word, copy) => (state.open.proved.word(word), copy),
         _ => return None,
     })
 }
@@ -266,7 +271,8 @@ impl Cache {
             | PendingPart::LogTail(_)
             | PendingPart::LogStart(_)
             | PendingPart::Sequence(_)
-            | PendingPart::Spoilt(_) => {
+            | PendingPart::Spoilt(_)
+            | PendingPart::Proved(..) => {
                 kept_thrice(state, part).map(|(number, copy)| number.strike(copy, bits)).is_some()
             }
             PendingPart::DirtyPages => {
@@ -326,6 +332,7 @@ impl Cache {
                     frozen.ops.strike(|ops| invert_target(ops, bits));
                 }
                 Laid::Part(FrozenPart::Sequence, bits) => frozen.sequence.strike(0, bits),
+                Laid::Part(FrozenPart::Proved(word), bits) => frozen.proved.word(word).strike(0, bits),
                 Laid::Part(FrozenPart::Place(object), bits) => {
                     let known = frozen.objects.iter_mut().find(|known| known.id == object);
                     if let Some((index, _)) = known.and_then(|known| known.pages.first_mut()) {

@@ -35,6 +35,7 @@ mod oplog;
 mod pages;
 mod plan;
 mod progress;
+mod proved;
 mod ranges;
 mod read;
 mod recover;
@@ -158,6 +159,9 @@ pub struct CacheStatus {
     pub syncs: u64,
     /// Time spent in writing epochs, in milliseconds.
     pub epochs_ms: u64,
+    /// Recovery points of which the records were not held against what requests have proved: not all of these were audited, or the records of the one
+    /// before cannot be read.
+    pub epochs_unproved: u64,
 }
 
 /// Most blocks that the reference table of a store can have.
@@ -223,6 +227,7 @@ impl Cache {
             page_misses: self.counters.misses.get(),
             syncs: self.counters.syncs.get(),
             epochs_ms: self.counters.epochs_ms.get(),
+            epochs_unproved: self.counters.epochs_unproved.get(),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::frozen::{FrozenOps, Places};
 use crate::members::Members;
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
+use crate::proved::ProvedSums;
 use crate::sealed_attributes::SealedAttributes;
 use crate::thrice::{AllDiffer, Thrice};
 use crate::twin::Twin;
@@ -59,6 +60,8 @@ pub(crate) struct OpenEpoch {
     pub(crate) creations: u64,
     /// The intent log may have a batch of it.
     pub(crate) logged: bool,
+    /// What its requests have proved.
+    pub(crate) proved: ProvedSums,
 }
 
 impl OpenEpoch {
@@ -76,6 +79,7 @@ impl OpenEpoch {
             lazy_since_ns: 0,
             creations: 0,
             logged: false,
+            proved: ProvedSums::default(),
         }
     }
 
@@ -104,6 +108,8 @@ pub(crate) struct FrozenEpoch {
     pub(crate) sequence: Thrice,
     /// Structural operations in admission order.
     pub(crate) ops: FrozenOps,
+    /// What its requests have proved.
+    pub(crate) proved: ProvedSums,
     /// Newest versions of what changed.
     pub(crate) objects: Vec<FrozenObject>,
     /// See [`State::uncut`].
@@ -500,7 +506,7 @@ impl State {
         self.freezing = Some(epoch);
         let unsettled = self.unsettled_pages();
         let uncut = self.uncut.clone();
-        Ok(FrozenEpoch { epoch, sequence, ops, objects, uncut, unsettled, errors: self.errors })
+        Ok(FrozenEpoch { epoch, sequence, ops, proved: closed.proved, objects, uncut, unsettled, errors: self.errors })
     }
 
     /// Asserts the invariants of every object; for tests and the simulator.

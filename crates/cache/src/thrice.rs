@@ -73,6 +73,14 @@ impl Thrice {
         self.set(self.get().map_or(to, |number| number.max(to)));
     }
 
+    /// So much more, modulo 2^64: each copy from itself, so that one that has gone bad stays another one.
+    #[inline]
+    pub(crate) fn add(&mut self, more: u64) {
+        for (copy, mask) in self.0.iter_mut().zip(MASKS) {
+            *copy = (*copy ^ mask).wrapping_add(more) ^ mask;
+        }
+    }
+
     /// Inverts bits of one copy, as nobody may.
     pub(crate) fn strike(&mut self, copy: usize, bits: u64) {
         self.0[copy % 3] ^= bits;
@@ -103,6 +111,20 @@ mod tests {
                 assert_eq!((number.get(), number.differing()), (Some(77), 1 << bit), "copy {copy}, bit {bit}");
                 assert_eq!((number.heal(), number.heal()), (Ok(true), Ok(false)), "copy {copy}, bit {bit}");
                 assert_eq!(number, Thrice::new(77));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_added_makes_no_copy_right() {
+        for copy in 0..3 {
+            for bit in 0..u64::BITS {
+                let mut number = Thrice::new(77);
+                number.add(5);
+                number.strike(copy, 1 << bit);
+                number.add(u64::MAX - 1);
+                assert_eq!((number.get(), number.heal()), (Some(80), Ok(true)), "copy {copy}, bit {bit}");
+                assert_eq!(number, Thrice::new(80));
             }
         }
     }

@@ -182,6 +182,11 @@ const FAMILIES: &[Family] = &[
     counter("holdfast_epochs_seconds_total", "Time spent in writing epochs.", |r| {
         r.cache.as_ref().map(|cache| cache.epochs_ms as f64 / 1000.0)
     }),
+    counter(
+        "holdfast_cache_epochs_unproved_total",
+        "Recovery points of which the records were not held against what changes of names have proved.",
+        |r| of_cache(r, |c| c.epochs_unproved),
+    ),
     counter("holdfast_fsyncs_total", "Calls of fsync, fdatasync and the like.", |r| of_cache(r, |c| c.syncs)),
     counter("holdfast_transactions_total", "Changes admitted.", |r| of_cache(r, |c| c.transactions)),
     gauge("holdfast_cache_size_bytes", "Memory for pages.", |r| of_cache(r, |c| c.total_bytes)),

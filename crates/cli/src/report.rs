@@ -267,6 +267,9 @@ pub(crate) struct CacheFigures {
     pub(crate) syncs: u64,
     /// Time spent in writing epochs.
     pub(crate) epochs_ms: u64,
+    /// Recovery points of which the records were not held against what changes of names have proved.
+    #[serde(default)]
+    pub(crate) epochs_unproved: u64,
 }
 
 impl From<&CacheStatus> for CacheFigures {
@@ -290,6 +293,7 @@ impl From<&CacheStatus> for CacheFigures {
             page_misses: status.page_misses,
             syncs: status.syncs,
             epochs_ms: status.epochs_ms,
+            epochs_unproved: status.epochs_unproved,
         }
     }
 }

@@ -185,12 +185,17 @@ impl Stack {
         Arc::new(Namespace::new(cache, clock, options).with_snapshots(snapshots))
     }
 
-    /// Asserts the invariants of the cache, and that no epoch took more blocks than were reserved for it.
+    /// Asserts the invariants of the cache, that no epoch took more blocks than were reserved for it, and that each was held against what requests have
+    /// proved.
     ///
     /// # Errors
     /// In words, if one did.
     pub fn check(&self) -> std::result::Result<(), String> {
         self.cache.check();
+        let unproved = self.cache.status().epochs_unproved;
+        if unproved > 0 {
+            return Err(format!("{unproved} epochs were not held against what requests have proved"));
+        }
         match self.module.blocks_beyond_reservation() {
             0 => Ok(()),
             beyond => Err(format!("an epoch took {beyond} blocks more than were reserved for it")),
