@@ -624,6 +624,7 @@ mod tests {
             epoch: 3,
             sequence: Thrice::new(9),
             ops: FrozenOps::new(Vec::new()).expect("none"),
+            proved: Default::default(),
             objects: Vec::new(),
             uncut: Default::default(),
             unsettled: vec![(ID, 7)],
