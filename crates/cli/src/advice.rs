@@ -13,6 +13,8 @@ pub(crate) struct Found<'a> {
     /// Of the blocks, each with what its object is, if that is known and it is one of a domain.
     pub(crate) findings: &'a [(&'a Finding, Option<Kind>)],
     pub(crate) bitmap: BitmapRemedy,
+    /// Blocks that stay in use as a snapshot may have them where it cannot be read.
+    pub(crate) withheld_blocks: u64,
     /// Something is wrong with the names that no bad block explains.
     pub(crate) names_are_wrong: bool,
     /// It was to correct what it can.
@@ -34,6 +36,8 @@ enum Remedy {
     DeleteSnapshot,
     /// Then a repair.
     DeleteSnapshotFirst,
+    /// Others as well, until it is gone.
+    DeleteNewest,
     LeaveAlone,
     DropSnapshot,
     NewRoot,
@@ -50,6 +54,7 @@ impl Found<'_> {
             .map(|(it, kind)| self.of(it, *kind))
             .collect();
         remedies.extend(self.names_are_wrong.then_some(Remedy::NewStore));
+        remedies.extend((self.withheld_blocks > 0).then_some(Remedy::DeleteSnapshotFirst));
         let store = shell(self.store);
         let after_replay = match self.findings.iter().any(|(finding, _)| finding.is_about_bitmap()) {
             true => "which blocks are free",
@@ -133,6 +138,12 @@ impl Found<'_> {
                 ),
             ),
             (
+                Remedy::DeleteNewest,
+                "blocks that no snapshot has any more, in the list of one, become free when that is deleted, as a rule the newest, and those before it \
+                 that they go over to: holdfast snapshot delete DIR NAME"
+                    .into(),
+            ),
+            (
                 Remedy::NewRoot,
                 "the root directory can be neither read nor moved aside: mount the store, copy what snapshots have \
                  (DIR/.holdfast/snapshots) and what has a path that is known, and make a new store of that and a backup"
@@ -162,10 +173,15 @@ impl Found<'_> {
             FindingKind::DoublyUsed => Remedy::LeaveAlone,
             FindingKind::BadCopy | FindingKind::Unreadable if self.is_named_twice(finding) => Remedy::LeaveAlone,
             FindingKind::Unlisted => Remedy::DeleteSnapshotFirst,
+            FindingKind::Unheld => Remedy::DeleteNewest,
             FindingKind::FreeEntry | FindingKind::UnusedReferences => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
             FindingKind::Obsolete => Remedy::Replay,
+            // A table of objects, or what is above it.
+            FindingKind::Unreadable | FindingKind::Pointer | FindingKind::Record if is_in_snapshot(finding) => {
+                Remedy::DeleteSnapshot
+            }
             FindingKind::Lost | FindingKind::Unreadable if finding.pages().is_some() => match kind {
                 _ if is_in_snapshot(finding) => Remedy::DeleteSnapshot,
                 _ if finding.place.object.is_some_and(|key| key.object == ObjectId::ROOT) => Remedy::NewRoot,
@@ -229,10 +245,33 @@ mod tests {
     }
 
     fn advice(findings: &[(&Finding, Option<Kind>)], bitmap: BitmapRemedy, repair: bool) -> String {
-        let found = Found { store: Path::new("/s"), mounted: None, findings, bitmap, names_are_wrong: false, repair };
+        advice_of(&Found { bitmap, repair, ..found(findings) })
+    }
+
+    fn found<'a>(findings: &'a [(&'a Finding, Option<Kind>)]) -> Found<'a> {
+        let (store, bitmap) = (Path::new("/s"), BitmapRemedy::NotNeeded);
+        let (mounted, withheld_blocks, names_are_wrong, repair) = (None, 0, false, false);
+        Found { store, mounted, findings, bitmap, withheld_blocks, names_are_wrong, repair }
+    }
+
+    fn advice_of(found: &Found<'_>) -> String {
         let mut advice = found.advice();
         assert!(advice.pop().is_none_or(|last| last.starts_with("if this happens again")));
         advice.join("|")
+    }
+
+    #[test]
+    fn what_is_bad_in_a_snapshot_only_goes_with_it() {
+        let id = ObjectId(16).in_snapshot(SnapshotId(3)).0;
+        for kind in [FindingKind::Unreadable, FindingKind::Pointer, FindingKind::Record] {
+            let table = finding(kind, DomainId::SYSTEM, id);
+            let findings = [(&table, None)];
+            let told = advice_of(&found(&findings));
+            assert!(told.contains("goes with it: holdfast snapshot delete") && !told.contains('|'), "{kind:?}: {told}");
+            let told = advice_of(&Found { withheld_blocks: 9, ..found(&findings) });
+            let (_, then) = told.split_once('|').unwrap_or_else(|| panic!("{kind:?}: {told}"));
+            assert!(then.contains("unmounted, holdfast check --repair /s puts right the rest"), "{kind:?}: {told}");
+        }
     }
 
     #[test]
@@ -262,6 +301,7 @@ mod tests {
             (FreeEntry, 19, BitmapRemedy::AfterSnapshots, false, "once they are deleted that have it"),
             (Unlisted, 16, BitmapRemedy::NotNeeded, false, "once they are deleted that have it"),
             (FindingKind::Snapshot, 16, BitmapRemedy::NotNeeded, false, new_store),
+            (FindingKind::Unheld, 0, BitmapRemedy::NotNeeded, false, "become free when that is deleted"),
             (
                 FreeEntry,
                 19,

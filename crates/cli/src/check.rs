@@ -103,6 +103,9 @@ struct Blocks {
     remarks: Vec<BlockFinding>,
     /// Something could not be read, so lost space was not looked for.
     incomplete: bool,
+    /// Blocks that a snapshot may have where it cannot be read: they stay in use until it is deleted.
+    #[serde(default)]
+    withheld: u64,
     /// The first ones.
     findings: Vec<BlockFinding>,
     found: u64,
@@ -235,8 +238,8 @@ impl Checked {
     /// Whether something may be said to be wrong because the other half of it is in what cannot be read.
     fn follows(&self, finding: &Finding) -> bool {
         let has_other_half = {
-            use FindingKind::{Leaked, Maps, Snapshot, Unlisted};
-            matches!(finding.kind, Maps | Leaked | Snapshot | Unlisted)
+            use FindingKind::{Leaked, Maps, Snapshot, Unheld, Unlisted};
+            matches!(finding.kind, Maps | Leaked | Snapshot | Unheld | Unlisted)
         };
         self.blocks.incomplete && has_other_half && !finding.repaired
     }
@@ -336,6 +339,15 @@ impl Report for Checked {
         if blocks.incomplete || names.incomplete {
             text.push_str("not everything could be read, so not everything could be compared\n");
         }
+        if blocks.withheld > 0 {
+            let (blocks, bytes) = (
+                count(blocks.withheld, "block", "blocks"),
+                size::show(blocks.withheld.saturating_mul(PAGE_SIZE as u64)),
+            );
+            text.push_str(&format!(
+                "{blocks} ({bytes}) can be reached by nothing, and stay in use, as a snapshot may have them where it cannot be read\n"
+            ));
+        }
         text.push_str(&self.sums());
         text.push_str(&match (self.errors, self.corrected) {
             (0, _) if blocks.no_checksum.blocks > 0 => "no errors in what could be verified".to_string(),
@@ -389,8 +401,9 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
     let errors = found.found + names.findings.len() as u64;
     let kinds = damage.iter().map(|damage| damage.as_ref().and_then(|damage| damage.kind));
     let findings: Vec<_> = found.findings.iter().zip(kinds.chain(std::iter::repeat(None))).collect();
-    let bitmap = found.bitmap;
-    let advice = Found { store, mounted, findings: &findings, bitmap, names_are_wrong, repair }.advice();
+    let physical_check::Report { bitmap, withheld_blocks, .. } = found;
+    let advice =
+        Found { store, mounted, findings: &findings, bitmap, withheld_blocks, names_are_wrong, repair }.advice();
     Ok(Checked {
         store: store.display().to_string(),
         mounted: mounted.map(Path::to_path_buf),
@@ -439,6 +452,7 @@ fn blocks(
         no_checksum,
         log_batches: report.log_batches,
         incomplete: report.incomplete,
+        withheld: report.withheld_blocks,
         remarks: with(report.remarks, remarks),
         findings: with(report.findings, damage),
         found: report.found,

@@ -103,20 +103,19 @@ impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.domain {
             DomainId::SYSTEM => {
-                write!(f, "system object {}", self.object)?;
-                match (self.object.0 / 16, system_object(self.object.0)) {
-                    (_, None) => Ok(()),
-                    (0, Some(name)) => write!(f, " ({name})"),
-                    (domain, Some(name)) => write!(f, " ({name} of domain {domain})"),
+                let object = self.object.live();
+                write!(f, "system object {object}")?;
+                match (object.0 / 16, system_object(object.0)) {
+                    (_, None) => {}
+                    (0, Some(name)) => write!(f, " ({name})")?,
+                    (domain, Some(name)) => write!(f, " ({name} of domain {domain})")?,
                 }
             }
-            DomainId(domain) => {
-                write!(f, "object {}:{}", domain, self.object.live().0)?;
-                match self.object.snapshot() {
-                    SnapshotId::LIVE => Ok(()),
-                    SnapshotId(snapshot) => write!(f, " of snapshot {snapshot}"),
-                }
-            }
+            DomainId(domain) => write!(f, "object {}:{}", domain, self.object.live().0)?,
+        }
+        match self.object.snapshot() {
+            SnapshotId::LIVE => Ok(()),
+            SnapshotId(snapshot) => write!(f, " of snapshot {snapshot}"),
         }
     }
 }

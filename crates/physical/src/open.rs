@@ -33,7 +33,7 @@ impl Module {
     /// and that only if the store takes changes.
     ///
     /// An allocation bitmap that cannot be read is rebuilt from the trees. If that is not possible either, because not
-    /// everything can be reached, the store is opened for reading only, and so it is if the newest recovery point is
+    /// everything can be reached and it is not known what else is in use, the store is opened for reading only, and so it is if the newest recovery point is
     /// damaged beyond its copies: then the newest one before that can be read is opened.
     ///
     /// # Errors
@@ -287,7 +287,7 @@ fn load_or_rebuild(
     if let Some(error) = &damage {
         tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
     }
-    match reach(base, label, superblock, trees) {
+    match reach(base, label, superblock, trees, bitmap) {
         Ok(reached) => {
             load_reached(base, &mut base.alloc.lock(), label, trees, &reached)?;
             drop_bitmap(base, trees)?;

@@ -15,7 +15,7 @@
 use crate::check::reach;
 use crate::commit::Committing;
 use crate::module::{Module, new_alloc};
-use crate::open::{drop_bitmap, load_bitmap, load_reached, load_system};
+use crate::open::{Bitmap, drop_bitmap, load_bitmap, load_reached, load_system};
 use crate::tree::Trees;
 use holdfast_object::{Corruption, Error, Place, Result};
 
@@ -117,7 +117,7 @@ impl Module {
         if let Err(error) = &loaded {
             tracing::error!(%error, "the allocation bitmap cannot be used: it is rebuilt from the trees");
             fresh.grow(label.blocks);
-            let reached = reach(base, &label, &superblock, &trees)?;
+            let reached = reach(base, &label, &superblock, &trees, Bitmap::AsStored)?;
             load_reached(base, &mut fresh, &label, &mut trees, &reached)?;
             base.disk.counters.rebuilt(superblock.epoch, unrepaired);
         }

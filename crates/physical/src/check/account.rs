@@ -1,5 +1,6 @@
 //! The accounts: what was reached against what is written down.
 
+use super::marked::inside;
 use super::report::{FindingKind, Report};
 use super::walk::Seen;
 use crate::alloc::fixed;
@@ -9,16 +10,10 @@ use crate::module::log_area;
 use holdfast_object::{DomainId, ObjectId, ObjectKey, Place};
 use std::collections::BTreeMap;
 
-/// Compares, and says what the bitmap is worth.
-pub(super) fn check(
-    disk: &Disk,
-    label: &Label,
-    superblock: &Superblock,
-    seen: &mut Seen,
-    report: &mut Report,
-) -> BitmapState {
+/// Compares, and says whether the bitmap is right, as far as can be seen.
+pub(super) fn check(disk: &Disk, label: &Label, superblock: &Superblock, seen: &mut Seen, report: &mut Report) -> bool {
     add_fixed(disk, label, seen, report);
-    report.used_blocks = seen.used.iter().map(|word| u64::from(word.count_ones())).sum();
+    report.used_blocks = count(seen.used.len() as u64 * 64, |word| seen.used[word]);
     let before = report.found;
     if seen.bitmap_is_whole {
         bitmap(disk, label, seen, report);
@@ -31,29 +26,7 @@ pub(super) fn check(
     maps("map of orphans", &ids(&seen.objects, |orphan| orphan), &seen.orphans, report);
     objects(disk, superblock, seen, report);
     metadata(disk, superblock, seen, bitmap_is_right, report);
-    match (bitmap_is_right, &seen.hidden, &seen.hidden_in_snapshot) {
-        (true, None, None) => BitmapState::Right,
-        // Nothing contradicts it, but nothing can be made of the trees.
-        (true, None, Some(_)) => BitmapState::RightButForSnapshots,
-        (true, Some(_), _) => BitmapState::RightAsSeen,
-        (false, None, None) => BitmapState::Wrong,
-        (false, ..) => BitmapState::Unknown,
-    }
-}
-
-/// What the bitmap is worth.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BitmapState {
-    /// As the trees have it.
-    Right,
-    /// The same, as far as they can be read.
-    RightAsSeen,
-    /// The same, and it is only snapshots that cannot be read everywhere.
-    RightButForSnapshots,
-    /// Wrong or not readable, and the trees say what it should be.
-    Wrong,
-    /// Wrong or not readable, and not all that is in use can be reached.
-    Unknown,
+    bitmap_is_right
 }
 
 /// Labels and log are in use, by nothing else.
@@ -109,6 +82,12 @@ fn runs(blocks: u64, word: impl Fn(usize) -> u64) -> Vec<(u64, u64)> {
     runs
 }
 
+/// Set bits among the first `blocks`, given by words of 64.
+pub(super) fn count(blocks: u64, word: impl Fn(usize) -> u64) -> u64 {
+    let words = 0..blocks.div_ceil(64) as usize;
+    words.map(|at| u64::from((word(at) & inside(blocks, at)).count_ones())).sum()
+}
+
 /// What is in a dead list, and not in use by a domain, a snapshot reaches.
 fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
     if report.incomplete {
@@ -124,7 +103,7 @@ fn dead(disk: &Disk, label: &Label, seen: &Seen, report: &mut Report) {
     }
     for (first, count) in runs(label.blocks, |word| dead[word] & !seen.live[word] & !seen.held[word]) {
         report.find(
-            FindingKind::Snapshot,
+            FindingKind::Unheld,
             disk.place(first),
             format!("{count} blocks in a dead list, and in no snapshot"),
         );
@@ -180,14 +159,7 @@ fn maps(name: &str, there: &BTreeMap<DomainId, Vec<u64>>, mapped: &BTreeMap<Doma
 
 fn free_blocks(disk: &Disk, label: &Label, superblock: &Superblock, seen: &Seen, report: &mut Report) {
     let total = label.blocks - fixed(label.blocks, &log_area(label)).map(|range| range.end - range.start).sum::<u64>();
-    let used: u64 = (0..label.blocks)
-        .step_by(64)
-        .map(|block| {
-            let word = seen.bitmap[(block / 64) as usize];
-            let inside = (label.blocks - block).min(64);
-            u64::from(if inside == 64 { word } else { word & ((1 << inside) - 1) }.count_ones())
-        })
-        .sum();
+    let used = count(label.blocks, |word| seen.bitmap[word]);
     let expected = (total, label.blocks - used);
     if (superblock.total, superblock.free) != expected {
         let what = format!("the superblock says {} of {} blocks free", superblock.free, superblock.total);

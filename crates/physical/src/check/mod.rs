@@ -6,6 +6,7 @@
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
 //! | `twice` | blocks that two pointers name, and the bad copies of all others, which are put right |
 //! | `births` | blocks that only snapshots reach with the runs of dead lists, by birth |
+//! | `marked` | how many blocks are reached with how many the superblock counts, where a snapshot cannot be read everywhere |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
 //! | `crate::log_check` | every block of the intent log with what its batches say |
 //! | `rewrite` | and writes anew a bitmap that is wrong, and blocks with entries that are |
@@ -14,6 +15,7 @@ mod account;
 mod births;
 mod end;
 mod labels;
+mod marked;
 mod report;
 mod rewrite;
 mod twice;
@@ -26,20 +28,21 @@ use crate::disk::Disk;
 use crate::format::{Label, Superblock};
 use crate::log_recovery::LogOf;
 use crate::module::{OpenOptions, base, log_area};
-use crate::open::{load_system, read_label, read_superblocks};
+use crate::open::{Bitmap, load_system, read_label, read_superblocks};
 use crate::tree::Trees;
-use account::BitmapState;
 use holdfast_block::Device;
 use holdfast_object::{Error, Place, Result, SystemClock};
+use marked::InUse;
 use std::sync::Arc;
 use walk::{ReadPages, Walk};
 
 /// What the check does.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Bad copies of labels, superblocks and metadata are replaced by good ones. If everything that names blocks can be read and the intent log has
-    /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then (none that a snapshot reaches); entries that are free and not empty
-    /// are emptied; an entry of a list of snapshots that cannot be read becomes that of a deleted one; and counts of the reference table that are too
+    /// Bad copies of labels, superblocks and metadata are replaced by good ones. If everything that names blocks can be read, but for what only snapshots
+    /// have, and the intent log has
+    /// nothing to replay, a bitmap that is wrong is written anew, so that blocks that had leaked are free then (none that a snapshot reaches, or may have where it
+    /// cannot be read); entries that are free and not empty are emptied; an entry of a list of snapshots that cannot be read becomes that of a deleted one; and counts of the reference table that are too
     /// high are lowered, but for blocks that a snapshot reaches by a tree block that only it has. Otherwise nothing is written.
     pub repair: bool,
     /// Pages of regular files are not read: only metadata is checked.
@@ -123,27 +126,28 @@ pub(crate) fn run(
     walk.trees(&trees);
     walk.finish(&trees);
     let mut seen = walk.into_seen();
-    let bitmap = account::check(&base.disk, &covered, &superblock, &mut seen, &mut report);
+    let bitmap_is_right = account::check(&base.disk, &covered, &superblock, &mut seen, &mut report);
+    let in_use = InUse::of(&label, &superblock, &seen);
+    if let InUse::Marked { more, .. } = in_use {
+        report.withheld_blocks = more;
+    }
+    let sees_all = seen.hidden_in_snapshot.is_none();
     let entries = seen.entries;
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
-    report.bitmap = match bitmap {
-        BitmapState::Unknown => BitmapRemedy::None,
-        BitmapState::Right | BitmapState::RightAsSeen | BitmapState::RightButForSnapshots
-            if entries.are_good() && !entries.has_counts_left =>
-        {
-            BitmapRemedy::NotNeeded
-        }
-        BitmapState::RightAsSeen => BitmapRemedy::None,
-        BitmapState::RightButForSnapshots => BitmapRemedy::AfterSnapshots,
-        BitmapState::Right if entries.are_good() => BitmapRemedy::AfterSnapshots,
+    report.bitmap = match in_use {
+        _ if bitmap_is_right && entries.are_good() && !entries.has_counts_left => BitmapRemedy::NotNeeded,
+        InUse::Unknown => BitmapRemedy::None,
+        _ if bitmap_is_right && entries.are_good() => BitmapRemedy::AfterSnapshots,
         _ if log_is_empty => BitmapRemedy::Repair,
-        _ => BitmapRemedy::RepairAfterReplay,
+        // A mount takes nothing for used of which it is not known: the log may have put something there.
+        InUse::Marked { has_unread: true, .. } => BitmapRemedy::None,
+        InUse::Reached | InUse::Marked { .. } => BitmapRemedy::RepairAfterReplay,
     };
     if options.repair && report.bitmap == BitmapRemedy::Repair {
-        rewrite::anew(&device, &superblock, &entries)?;
+        rewrite::anew(&device, &superblock, &entries, sees_all)?;
         let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_, _| {})?;
         report.compare(&now);
     }
@@ -159,20 +163,36 @@ pub(crate) struct Reached {
 }
 
 /// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say. What a snapshot reaches is among them also if
-/// no dead list has it.
+/// no dead list has it, and what it may reach where it cannot be read. `bitmap` says who asks: only a repair knows that the intent log has nothing in a
+/// part of the bitmap that cannot be read.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if there may be others, because something that names blocks cannot be read or is wrong.
-pub(crate) fn reach(base: &Base, label: &Label, superblock: &Superblock, trees: &Trees) -> Result<Reached> {
+pub(crate) fn reach(
+    base: &Base,
+    label: &Label,
+    superblock: &Superblock,
+    trees: &Trees,
+    bitmap: Bitmap,
+) -> Result<Reached> {
     let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
     let mut walk = Walk::new(base, label, superblock, ReadPages::None, false, &mut report, &mut ignore);
     walk.trees(trees);
     let mut seen = walk.into_seen();
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
-    match seen.hidden.or(seen.hidden_in_snapshot) {
-        None => Ok(Reached { used: seen.used, metadata: seen.metadata }),
-        Some((place, what)) => Err(Error::corrupt(place, "blocks in use", "all within reach", what)),
+    match InUse::of(label, superblock, &seen) {
+        InUse::Reached => {}
+        InUse::Marked { more, has_unread } if !has_unread || bitmap == Bitmap::FromTrees => {
+            tracing::warn!(blocks = more, "a snapshot cannot be read everywhere: what it may have there stays in use");
+            marked::add_marked(label, &mut seen);
+        }
+        InUse::Marked { .. } | InUse::Unknown => {
+            let hidden = seen.hidden.or(seen.hidden_in_snapshot);
+            let (place, what) = hidden.unwrap_or_else(|| (base.disk.place(0), "not so".to_string()));
+            return Err(Error::corrupt(place, "blocks in use", "all within reach", what));
+        }
     }
+    Ok(Reached { used: seen.used, metadata: seen.metadata })
 }
 
 /// The newest recovery point and its domain 0. Here nothing is repaired: that is the walk's business, which reports it.

@@ -38,8 +38,10 @@ pub enum FindingKind {
     FreeBlocks,
     /// The superblock's other counters do not match.
     Counters,
-    /// A block in a dead list is in no snapshot, or was born at another time there.
+    /// A block in a dead list was born at another time in a snapshot, or the list cannot be read.
     Snapshot,
+    /// Blocks in a dead list that no snapshot has: they stay in use until the one goes whose list it is.
+    Unheld,
     /// A block of a snapshot is neither its domain's nor in a dead list: it would stay in use when the snapshot is deleted.
     Unlisted,
     /// An entry of the list of snapshots that is in use cannot be what it says.
@@ -81,9 +83,9 @@ pub enum BitmapRemedy {
     Repair,
     /// The same, when a mount has replayed the intent log.
     RepairAfterReplay,
-    /// A check with [`repair`](super::CheckOptions::repair), when the snapshots are gone that something is needed for, or that cannot be read everywhere.
+    /// A check with [`repair`](super::CheckOptions::repair), when the snapshots are gone that something is needed for.
     AfterSnapshots,
-    /// Nothing: not all blocks in use can be reached, so nobody knows what should be in it.
+    /// Nothing: not all blocks in use can be reached, or made out otherwise, so nobody knows what should be in it.
     None,
 }
 
@@ -137,6 +139,9 @@ pub struct Report {
     pub remarks: Vec<Finding>,
     /// What can be done about the allocation bitmap, or entries, if they are wrong.
     pub bitmap: BitmapRemedy,
+    /// Blocks that nothing reaches, and that stay in use, as a snapshot may have them where it cannot be read: until it is deleted, and a check with
+    /// [`repair`](super::CheckOptions::repair) has run then.
+    pub withheld_blocks: u64,
     /// A tree could not be read to the end, so leaks were not looked for.
     pub incomplete: bool,
 }
@@ -161,6 +166,7 @@ impl Report {
         self.repaired = self.repaired.max(self.found.saturating_sub(now.found));
         self.unreadable = now.unreadable;
         self.bitmap = now.bitmap;
+        self.withheld_blocks = now.withheld_blocks;
     }
 
     pub(crate) fn find(&mut self, kind: FindingKind, place: Place, what: impl Into<String>) {

@@ -11,8 +11,8 @@ use holdfast_object::{Arena, DomainId, Epoch, Error, ManualClock, ObjectId, Obje
 use std::sync::Arc;
 
 /// Makes a recovery point that differs from the last one, `last`, in its bitmap, which is made from the trees, and in these entries. The
-/// intent log must have nothing to replay.
-pub(super) fn anew(device: &Arc<dyn Device>, last: &Superblock, entries: &Entries) -> Result<()> {
+/// intent log must have nothing to replay. Whether all snapshots can be read everywhere.
+pub(super) fn anew(device: &Arc<dyn Device>, last: &Superblock, entries: &Entries, sees_all: bool) -> Result<()> {
     let arena = Arena::new(1, 0).map_err(|error| Error::Protocol(format!("arena: {error}")))?;
     // The new recovery point has the time of the one before: nothing in it has changed.
     let nanos = (last.time.secs.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(u64::from(last.time.nanos));
@@ -20,7 +20,7 @@ pub(super) fn anew(device: &Arc<dyn Device>, last: &Superblock, entries: &Entrie
     let module = Module::open_with(device.clone(), arena, clock, &OpenOptions::default(), Bitmap::FromTrees)?;
     let epoch = module.epoch_above_log()?;
     if entries.have_snapshots {
-        module.bury_unreadable(epoch)?;
+        module.bury_unreadable(epoch, sees_all)?;
     }
     module.write_anew(epoch, &entries.remains)?;
     module.take_off(epoch, &entries.references)?;

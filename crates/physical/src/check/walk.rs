@@ -15,7 +15,7 @@ use crate::objects::{OBJECT_END, dead_of, holder, system_key};
 use crate::scrub::in_state;
 use crate::slots::{self, Limits, Remains};
 use crate::snapshot::{runs_in, slot_of};
-use crate::tree::Trees;
+use crate::tree::{Trees, span};
 use crate::words::CHUNK_WORDS;
 use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, SnapshotId};
 use rustc_hash::FxHashMap;
@@ -31,7 +31,7 @@ pub(super) struct Seen {
     shareable: Vec<u64>,
     /// Uses of a block beyond the first, by address of the first copy.
     pub(super) extra: FxHashMap<u64, u64>,
-    /// The bitmap as stored.
+    /// The bitmap as stored. All is in use in it of which it cannot be read.
     pub(super) bitmap: Vec<u64>,
     /// All of it could be read.
     pub(super) bitmap_is_whole: bool,
@@ -402,6 +402,13 @@ impl<'a> Walk<'a> {
             let place = in_state(key.place(&self.base.disk, pointer.address[0]), self.state);
             self.hides_at(owner, place, what);
         }
+        if owner.record.kind == RecordKind::System(SystemKind::Bitmap) {
+            let words =
+                |chunk: u64| chunk.saturating_mul(CHUNK_WORDS as u64).min(self.seen.bitmap.len() as u64) as usize;
+            let chunks = key.index.saturating_mul(span(key.level));
+            let unread = words(chunks)..words(chunks.saturating_add(span(key.level)));
+            self.seen.bitmap[unread].fill(u64::MAX);
+        }
     }
 
     fn hides_at(&mut self, owner: &Owner<'_>, place: Place, what: String) {
@@ -657,6 +664,7 @@ impl<'a> Walk<'a> {
                         Ok(_) => format!("record of {key}: not one of a domain's object"),
                     };
                     let place = Place { object: Some(table), level: Some(0), index: Some(index), ..Place::default() };
+                    let place = in_state(place, self.state);
                     self.hides_at(owner, place.clone(), what.clone());
                     self.report.find(FindingKind::Record, place, what);
                     self.report.incomplete = true;

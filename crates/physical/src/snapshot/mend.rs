@@ -17,8 +17,14 @@ use crate::tree::Trees;
 use holdfast_object::{DomainId, Epoch, Error, Result, SnapshotId, Timestamp};
 
 impl Trees {
-    /// What is put in the place of such an entry; `last` is the last recovery point.
-    fn as_deleted(&self, base: &Base, domain: DomainId, slot: u16, last: Epoch) -> Result<StoredSnapshot> {
+    /// What is put in the place of such an entry, which is as old as its table says, or the newest one; `last` is the last recovery point.
+    fn as_deleted(
+        &self,
+        base: &Base,
+        (domain, slot): (DomainId, u16),
+        last: Epoch,
+        is_newest: bool,
+    ) -> Result<StoredSnapshot> {
         let list = system_key(snapshots_of(domain));
         let (page, at) = (u64::from(slot) / SNAPSHOTS, (u64::from(slot) % SNAPSHOTS) as usize);
         let record = self.system.get(&list.object.0).ok_or(Error::NoObject(list))?;
@@ -29,7 +35,7 @@ impl Trees {
         let id =
             id.filter(|id| !is_taken(id)).or_else(|| (1..=SnapshotId::MAX.0).map(SnapshotId).find(|id| !is_taken(id)));
         let id = id.ok_or(Error::Limit { what: "snapshots", limit: SLOTS.into(), got: u64::from(SLOTS) + 1 })?;
-        let table = StoredSnapshot::glance_table(block.snapshot(at), last, base.disk.blocks());
+        let table = StoredSnapshot::glance_table(block.snapshot(at), last, base.disk.blocks()).filter(|_| !is_newest);
         let others = of_domain.held.iter().map(|held| (held.stored.epoch, &held.stored.table.root));
         Ok(StoredSnapshot {
             id,
@@ -53,11 +59,12 @@ fn age<'a>(root: &BlockPointer, others: impl Iterator<Item = (Epoch, &'a BlockPo
 }
 
 impl Module {
-    /// Makes all entries in use that cannot be read those of deleted snapshots, in the recovery point `epoch`.
+    /// Makes all entries in use that cannot be read those of deleted snapshots, in the recovery point `epoch`. Whether all other snapshots can be
+    /// read everywhere.
     ///
     /// # Errors
     /// Those of reading lists and dead lists.
-    pub(crate) fn bury_unreadable(&self, epoch: Epoch) -> Result<()> {
+    pub(crate) fn bury_unreadable(&self, epoch: Epoch, sees_all: bool) -> Result<()> {
         let mut committing = self.committing.lock();
         let last = self.superblock()?.epoch;
         let mut trees = self.trees.write();
@@ -65,7 +72,7 @@ impl Module {
         self.disk().raise_newest(epoch);
         for domain in trees.kept.domains().collect::<Vec<_>>() {
             while let Some((&slot, _)) = trees.kept.domains.get(&domain).and_then(|of| of.bad.first_key_value()) {
-                let stored = trees.as_deleted(&self.base, domain, slot, last)?;
+                let stored = trees.as_deleted(&self.base, (domain, slot), last, !sees_all)?;
                 trees.open_listed(&self.base, domain, slot)?;
                 trees.put_listed(&self.base, domain, slot, Some(&stored))?;
                 let deleted: Deleted = trees.deleted(&self.base, domain, slot, stored);

@@ -2,10 +2,12 @@
 
 use crate::damage::*;
 use crate::rig::*;
+use holdfast_block::{Device, MemoryDevice};
 use holdfast_object::{DomainId, Error, Kind, ObjectId, ObjectKey, ObjectStore, Op, PAGE_SIZE, Timestamp};
 use holdfast_physical::check::{
     BitmapRemedy, BlockRole, BlockUse, CheckOptions, FindingKind, Report, block_uses, check,
 };
+use std::io::IoSliceMut;
 
 /// Of a copy those pages are lost of which the source cannot be read, and they are not zeros.
 #[test]
@@ -158,9 +160,9 @@ fn references_that_a_lost_block_had_are_taken_off_by_a_repair() {
 }
 
 /// A store with a snapshot whose way to 65 pages the domain has lost: it has made anew the tree block that led there, which cannot be read. How many of
-/// the pages another object has, too; and what puts the block right.
-fn lost_way(shared: u64) -> (Rig, impl Fn(&Rig)) {
-    let mut rig = Rig::new(1024);
+/// the pages another object has, too; what puts the block right, and what blocks had been used for before.
+pub(crate) fn lost_way(blocks: u64, shared: u64) -> (Rig, impl Fn(&Rig), Vec<BlockUse>) {
+    let mut rig = Rig::new(blocks);
     let write = rig.write_op(2, &(0..64).chain([65]).map(|page| (page, pattern(page))).collect::<Vec<_>>());
     let copy = Op::Copy {
         source: ObjectId(2),
@@ -175,40 +177,62 @@ fn lost_way(shared: u64) -> (Rig, impl Fn(&Rig)) {
     rig.commit();
     rig.module.snapshot_create(DomainId::MAIN, rig.next_epoch(), "kept", Timestamp::default()).unwrap();
     rig.commit();
-    let good = rig.device.snapshot();
     let uses = block_uses(rig.device.clone()).unwrap();
+    let is_leaf = |used: &&BlockUse| used.object == Some(key(2)) && (used.level, used.index) == (1, 0);
+    let leaves: Vec<(u64, Page)> =
+        uses.iter().filter(is_leaf).map(|leaf| (leaf.block, bytes_of(&rig.device, leaf.block))).collect();
     damage_tree(&rig, 1, Some(0));
     rig.reopen();
     let write = rig.write_op(2, &[(20, pattern(500))]);
     assert_eq!(rig.apply(vec![write]).rejected, []);
     rig.commit();
     let mend = move |rig: &Rig| {
-        for leaf in uses.iter().filter(|used| used.object == Some(key(2)) && (used.level, used.index) == (1, 0)) {
-            let at = leaf.block as usize * PAGE_SIZE;
-            rig.device.alter(leaf.block, |block| block.copy_from_slice(&good[at..][..PAGE_SIZE])).unwrap();
-        }
+        leaves.iter().for_each(|(leaf, good)| rig.device.alter(*leaf, |block| *block = *good).unwrap());
     };
-    (rig, mend)
+    (rig, mend, uses)
 }
 
-fn repair(rig: &Rig) -> Report {
+pub(crate) fn bytes_of(device: &MemoryDevice, block: u64) -> Page {
+    let mut bytes = [0; PAGE_SIZE];
+    device.read(block, &mut [IoSliceMut::new(&mut bytes)]).unwrap();
+    bytes
+}
+
+pub(crate) fn repair(rig: &Rig) -> Report {
     check(rig.device.clone(), &CheckOptions { repair: true, ..CheckOptions::default() }).unwrap()
 }
 
-/// The snapshot has all that it had, though everything that is free has been written to.
-fn has_all(rig: &mut Rig) {
+/// The oldest snapshot has all that it had, though everything that is free has been written to.
+pub(crate) fn has_all(rig: &mut Rig) {
+    fill(rig, 1000);
     let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
-    let mut page = 0;
-    rig.apply(vec![create_op(9, Kind::Regular)]);
-    while rig.module.status().space.free > 100 {
-        let write = rig.write_op(9, &(page..page + 50).map(|page| (page, pattern(page + 1000))).collect::<Vec<_>>());
-        rig.apply(vec![write]);
-        rig.commit();
-        page += 50;
-    }
     for page in (0..64).chain([65]) {
         assert!(rig.read_one(ObjectId(2).in_snapshot(id).0, page) == Some(pattern(page)), "page {page}");
     }
+}
+
+/// Writes to what is free, so many pages at most.
+pub(crate) fn fill(rig: &mut Rig, pages: u64) {
+    if rig.module.attributes(key(9)).is_err() {
+        rig.apply(vec![create_op(9, Kind::Regular)]);
+    }
+    for first in (0..pages).step_by(50) {
+        if rig.module.status().space.free <= 100 {
+            break;
+        }
+        let write = rig.write_op(9, &(first..first + 50).map(|page| (page, pattern(page + 1000))).collect::<Vec<_>>());
+        rig.apply(vec![write]);
+        rig.commit();
+    }
+}
+
+/// Deletes the oldest snapshot.
+pub(crate) fn forget_first(rig: &mut Rig) {
+    let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
+    while rig.module.snapshot_delete(DomainId::MAIN, rig.next_epoch(), id).unwrap() {
+        rig.commit();
+    }
+    rig.commit();
 }
 
 /// A page that a snapshot reaches stays in use, and keeps its references: the tree block that led there, which the domain has made anew without it, can be
@@ -216,7 +240,7 @@ fn has_all(rig: &mut Rig) {
 #[test]
 fn a_repair_takes_nothing_away_from_a_snapshot() {
     for shared in [64, 10] {
-        let (mut rig, mend) = lost_way(shared);
+        let (mut rig, mend, _) = lost_way(1024, shared);
         mend(&rig);
         let before = rig.module.status().space.free;
         let report = repair(&rig);
@@ -231,11 +255,7 @@ fn a_repair_takes_nothing_away_from_a_snapshot() {
         let freed = rig.module.status().space.free - before;
         assert!(freed < 10, "{freed}: the snapshot has the pages");
         has_all(&mut rig);
-        let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
-        while rig.module.snapshot_delete(DomainId::MAIN, rig.next_epoch(), id).unwrap() {
-            rig.commit();
-        }
-        rig.commit();
+        forget_first(&mut rig);
         crate::damage::put_right(&mut rig);
     }
 }
@@ -244,7 +264,7 @@ fn a_repair_takes_nothing_away_from_a_snapshot() {
 #[test]
 fn a_repair_frees_nothing_that_a_snapshot_may_have_under_a_block_that_cannot_be_read() {
     for is_read_again in [true, false] {
-        let (mut rig, mend) = lost_way(10);
+        let (mut rig, mend, _) = lost_way(1024, 10);
         let before = rig.module.status().space.free;
         let report = repair(&rig);
         assert!(report.findings.iter().all(|it| it.kind == FindingKind::Unreadable), "{report:?}");
@@ -257,11 +277,7 @@ fn a_repair_frees_nothing_that_a_snapshot_may_have_under_a_block_that_cannot_be_
         if is_read_again {
             has_all(&mut rig);
         }
-        let id = rig.module.snapshots(DomainId::MAIN).unwrap()[0].id;
-        while rig.module.snapshot_delete(DomainId::MAIN, rig.next_epoch(), id).unwrap() {
-            rig.commit();
-        }
-        rig.commit();
+        forget_first(&mut rig);
         crate::damage::put_right(&mut rig);
     }
 }
@@ -270,7 +286,7 @@ fn a_repair_frees_nothing_that_a_snapshot_may_have_under_a_block_that_cannot_be_
 #[test]
 fn a_bitmap_made_anew_has_what_only_a_snapshot_reaches() {
     for is_read_again in [true, false] {
-        let (mut rig, mend) = lost_way(10);
+        let (mut rig, mend, _) = lost_way(1024, 10);
         if is_read_again {
             mend(&rig);
         }

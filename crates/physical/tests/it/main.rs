@@ -22,3 +22,4 @@ mod seal;
 mod slots;
 mod snapshots;
 mod trim;
+mod two_damages;

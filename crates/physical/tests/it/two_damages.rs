@@ -1,0 +1,228 @@
+//! A tree block that only a snapshot has cannot be read, and something else is damaged: there is a way out, and what is under the block is still there
+//! when it can be read again.
+
+use crate::copies::{bytes_of, fill, forget_first, has_all, lost_way, repair};
+use crate::damage::{put_right, strike};
+use crate::rig::*;
+use holdfast_object::{DomainId, Kind, ObjectId, ObjectKey, ObjectStore, Timestamp};
+use holdfast_physical::check::{
+    BitmapRemedy, BlockRole, BlockUse, CheckOptions, FindingKind, Report, block_uses, check,
+};
+
+const MAIN: DomainId = DomainId::MAIN;
+const BITMAP: ObjectKey = ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(1) };
+
+fn checked(rig: &Rig) -> Report {
+    check(rig.device.clone(), &CheckOptions::default()).unwrap()
+}
+
+/// Bits of the bitmap that are other ones, as a bug leaves them.
+fn flip(rig: &Rig, blocks: &[u64]) {
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let bitmap = uses.iter().find(|used| used.role == BlockRole::Bitmap).unwrap();
+    strike(&rig.device, &uses, bitmap, |bytes| {
+        blocks.iter().for_each(|block| bytes[(block / 8) as usize] ^= 1 << (block % 8));
+    });
+}
+
+/// The bitmap's blocks with this index cannot be read.
+fn damage_bitmap(rig: &Rig, index: u64) {
+    for used in block_uses(rig.device.clone()).unwrap() {
+        if used.object == Some(BITMAP) && (used.level, used.index) == (0, index) {
+            rig.device.alter(used.block, |block| block[5] ^= 1).unwrap();
+        }
+    }
+}
+
+/// Where a page of object 2 is.
+fn page_at(uses: &[BlockUse], index: u64) -> u64 {
+    let is = |used: &&BlockUse| used.role == BlockRole::Data && used.object == Some(key(2)) && used.index == index;
+    uses.iter().find(is).unwrap().block
+}
+
+/// What is left of the damage goes with the snapshot.
+fn all_is_well_without_the_oldest(rig: &mut Rig) {
+    forget_first(rig);
+    put_right(rig);
+    assert_eq!((checked(rig).withheld_blocks, checked(rig).findings), (0, vec![]));
+}
+
+#[test]
+fn a_wrong_bitmap_beside_it_is_made_of_what_is_reached_and_of_what_it_has_in_use() {
+    for is_mounted in [false, true] {
+        let (mut rig, mend, uses) = lost_way(1024, 10);
+        flip(&rig, &[page_at(&uses, 65)]);
+        let found = checked(&rig);
+        assert!(found.findings.iter().any(|it| it.kind == FindingKind::UsedButFree), "{found:?}");
+        assert_eq!((found.bitmap, found.withheld_blocks), (BitmapRemedy::Repair, 54), "{found:?}");
+        if !is_mounted {
+            let report = repair(&rig);
+            let left = report.findings.iter().filter(|it| !it.repaired);
+            assert!(left.clone().count() == 2, "{report:?}");
+            assert!(left.into_iter().all(|it| it.kind == FindingKind::Unreadable), "{report:?}");
+            assert_eq!((report.bitmap, report.withheld_blocks), (BitmapRemedy::NotNeeded, 54), "{report:?}");
+        }
+        rig.reopen();
+        assert_eq!(rig.module.status().read_only, None);
+        fill(&mut rig, 1000);
+        mend(&rig);
+        rig.reopen();
+        has_all(&mut rig);
+        all_is_well_without_the_oldest(&mut rig);
+    }
+}
+
+/// As many blocks can be reached as are counted: so the bitmap is made of these, whatever can be read of it.
+#[test]
+fn a_bitmap_that_cannot_be_read_is_made_of_what_is_reached_if_that_is_all_there_is() {
+    let mut rig = Rig::new(1024);
+    let write = rig.write_op(2, &(0..64).chain([65]).map(|page| (page, pattern(page))).collect::<Vec<_>>());
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    rig.module.snapshot_create(MAIN, rig.next_epoch(), "kept", Timestamp::default()).unwrap();
+    rig.commit();
+    let write = rig.write_op(2, &[(20, pattern(500))]);
+    rig.apply(vec![write]);
+    rig.commit();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let leaves: Vec<u64> = uses.iter().filter(|it| it.held && it.level == 1).map(|it| it.block).collect();
+    assert_eq!(leaves.len(), 2);
+    let (good, free) = (bytes_of(&rig.device, leaves[0]), rig.module.status().space.free);
+    leaves.iter().for_each(|leaf| rig.device.alter(*leaf, |block| block[5] ^= 1).unwrap());
+    damage_bitmap(&rig, 0);
+    let found = checked(&rig);
+    assert_eq!((found.bitmap, found.withheld_blocks), (BitmapRemedy::Repair, 0), "{found:?}");
+    rig.reopen();
+    let status = rig.module.status();
+    assert_eq!((status.read_only, status.space.free), (None, free));
+    fill(&mut rig, 1000);
+    leaves.iter().for_each(|leaf| rig.device.alter(*leaf, |block| *block = good).unwrap());
+    rig.reopen();
+    has_all(&mut rig);
+    rig.check();
+}
+
+/// In a part of the bitmap that cannot be read all is in use then; and no mount does that, whose intent log may have something there.
+#[test]
+fn a_part_of_the_bitmap_that_cannot_be_read_is_all_in_use_after_a_repair() {
+    let (mut rig, mend, _) = lost_way(3 * 32_768 - 100, 10);
+    let free = rig.module.status().space.free;
+    damage_bitmap(&rig, 0);
+    rig.reopen();
+    assert!(rig.module.status().read_only.is_some());
+    let found = checked(&rig);
+    assert_eq!(found.bitmap, BitmapRemedy::Repair, "{found:?}");
+    assert!((31_000..32_768).contains(&found.withheld_blocks), "{found:?}");
+    repair(&rig);
+    rig.reopen();
+    let status = rig.module.status();
+    assert!(status.read_only.is_none() && (free - 31_300..free - 31_000).contains(&status.space.free), "{status:?}");
+    fill(&mut rig, 1000);
+    mend(&rig);
+    rig.reopen();
+    has_all(&mut rig);
+    all_is_well_without_the_oldest(&mut rig);
+    assert!(rig.module.status().space.free > free - 1200, "all of it can be used again");
+}
+
+#[test]
+fn nothing_is_made_of_a_bitmap_that_has_fewer_in_use_than_are_counted_or_is_wrong_both_ways() {
+    let (rig, _, uses) = lost_way(1024, 10);
+    let (free, live) = (600, page_at(&uses, 65));
+    // Of what is hidden one is free in the bitmap; and with another one that is in use, it would be as many.
+    for (what, bits) in
+        [("one hidden", vec![page_at(&uses, 40)]), ("one in use, and two not", vec![live, free, free + 1])]
+    {
+        let rig = Rig::over(&rig, std::sync::Arc::new(rig.device.as_ref().clone())).unwrap();
+        flip(&rig, &bits);
+        let before = rig.device.snapshot();
+        assert_eq!(repair(&rig).bitmap, BitmapRemedy::None, "{what}");
+        assert!(rig.device.snapshot() == before, "{what}");
+        let module = rig.open_on(rig.device.clone()).unwrap();
+        assert!(module.status().read_only.is_some(), "{what}");
+    }
+    // Nor of one that leaves no room, as this one has but one part.
+    damage_bitmap(&rig, 0);
+    let before = rig.device.snapshot();
+    assert_eq!(repair(&rig).bitmap, BitmapRemedy::None);
+    assert!(rig.device.snapshot() == before);
+}
+
+#[test]
+fn a_damaged_entry_of_the_snapshot_list_beside_it_goes() {
+    let (mut rig, mend, _) = lost_way(1024, 10);
+    rig.module.snapshot_create(MAIN, rig.next_epoch(), "second", Timestamp::default()).unwrap();
+    rig.commit();
+    let write = rig.write_op(2, &[(21, pattern(501)), (65, pattern(502))]);
+    rig.apply(vec![write]);
+    rig.commit();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let list = uses.iter().find(|used| used.role == BlockRole::SnapshotList).unwrap();
+    strike(&rig.device, &uses, list, |bytes| bytes[1024 + 40] = 4);
+    let found = checked(&rig);
+    assert_eq!((found.bitmap, found.withheld_blocks), (BitmapRemedy::Repair, 54), "{found:?}");
+    let report = repair(&rig);
+    let left = report.findings.iter().filter(|it| !it.repaired).map(|it| it.kind).collect::<Vec<_>>();
+    assert_eq!(left, [FindingKind::Unreadable; 2], "{report:?}");
+    rig.reopen();
+    assert_eq!(rig.module.status().read_only, None);
+    let names: Vec<_> = rig.module.snapshots(MAIN).unwrap().into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["kept"]);
+    let id = rig.module.snapshot_deletions(MAIN)[0].id;
+    while rig.module.snapshot_delete(MAIN, rig.next_epoch(), id).unwrap() {
+        rig.commit();
+    }
+    rig.commit();
+    fill(&mut rig, 1000);
+    mend(&rig);
+    rig.reopen();
+    has_all(&mut rig);
+    all_is_well_without_the_oldest(&mut rig);
+}
+
+/// Nothing tells then whether the damaged one is as old as its table says: what it had goes over to the newest of the others.
+#[test]
+fn what_a_snapshot_has_that_cannot_be_read_is_not_freed_with_one_whose_age_is_damaged() {
+    let mut rig = Rig::new(1024);
+    let write = rig.write_op(2, &(0..64).map(|page| (page, pattern(page))).collect::<Vec<_>>());
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    // Of page 20, the second and the third snapshot have what is written after the first, and the domain has not.
+    for (name, page, seed) in [("first", 20, 920), ("second", 30, 930), ("third", 20, 940)] {
+        rig.module.snapshot_create(MAIN, rig.next_epoch(), name, Timestamp::default()).unwrap();
+        rig.commit();
+        let write = rig.write_op(2, &[(page, pattern(seed))]);
+        rig.apply(vec![write]);
+        rig.commit();
+    }
+    let first = rig.module.snapshots(MAIN).unwrap()[0].epoch;
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let leaves: Vec<u64> = uses.iter().filter(|it| it.held && it.level == 1).map(|it| it.block).collect();
+    assert_eq!(leaves.len(), 6, "two copies for each snapshot, the oldest first");
+    let (leaves, good) = (&leaves[2..4], bytes_of(&rig.device, leaves[2]));
+    let list = uses.iter().find(|used| used.role == BlockRole::SnapshotList).unwrap();
+    strike(&rig.device, &uses, list, |bytes| {
+        let entry = &mut bytes[2048..];
+        entry[40] = 4;
+        let birth = &(first + 1).to_le_bytes()[..5];
+        // Of the root of its table.
+        (0..2).for_each(|at| entry[512 + 384 + 12 + 5 * at..][..5].copy_from_slice(birth));
+    });
+    leaves.iter().for_each(|leaf| rig.device.alter(*leaf, |block| block[5] ^= 1).unwrap());
+    assert_eq!(repair(&rig).unrepaired(), 2);
+    rig.reopen();
+    let id = rig.module.snapshot_deletions(MAIN)[0].id;
+    while rig.module.snapshot_delete(MAIN, rig.next_epoch(), id).unwrap() {
+        rig.commit();
+    }
+    rig.commit();
+    fill(&mut rig, 1000);
+    leaves.iter().for_each(|leaf| rig.device.alter(*leaf, |block| *block = good).unwrap());
+    rig.reopen();
+    let second = rig.module.snapshots(MAIN).unwrap()[1].id;
+    for page in 0..64 {
+        let expected = pattern(if page == 20 { 920 } else { page });
+        assert!(rig.read_one(ObjectId(2).in_snapshot(second).0, page) == Some(expected), "page {page}");
+    }
+    rig.check();
+}
