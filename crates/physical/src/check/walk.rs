@@ -142,6 +142,8 @@ pub(super) struct Walk<'a> {
     births: Births,
     /// Of which is asked before something is written.
     pub(super) on_device: OnDevice<'a>,
+    /// Blocks of snapshots that are in no dead list and not the domain's, with the place where each was met first.
+    unlisted: BTreeMap<u64, Place>,
     /// Blocks that are named by more pointers than may be.
     pub(super) twice: BTreeSet<u64>,
     /// Bad copies of blocks that have a good one.
@@ -186,6 +188,7 @@ impl<'a> Walk<'a> {
             deleted,
             births,
             on_device: OnDevice::new(&base.disk),
+            unlisted: BTreeMap::new(),
             twice: BTreeSet::new(),
             bad: Vec::new(),
         }
@@ -215,8 +218,40 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+        self.tell_unlisted(trees);
         // In use also where no dead list says so.
         self.seen.used.iter_mut().zip(&self.seen.held).for_each(|(used, held)| *used |= held);
+    }
+
+    /// Each once, with all snapshots that have it. These are walked once more for that, each by itself, as below what two share this walk has seen one.
+    fn tell_unlisted(&mut self, trees: &Trees) {
+        let unlisted = std::mem::take(&mut self.unlisted);
+        if unlisted.is_empty() {
+            return;
+        }
+        let mut sharers: BTreeMap<u64, BTreeSet<u16>> = BTreeMap::new();
+        for held in trees.kept.domains().flat_map(|domain| trees.kept.of(domain)) {
+            let mut visit = |used: BlockUse| {
+                if unlisted.contains_key(&used.block) {
+                    sharers.entry(used.block).or_default().insert(held.stored.id.0);
+                }
+            };
+            let mut ignored = Report::default();
+            let pages = ReadPages::None;
+            let mut walk = Walk::new(self.base, self.label, self.superblock, pages, false, &mut ignored, &mut visit);
+            walk.seen.live.clone_from(&self.seen.live);
+            for (&id, record) in &held.view.system {
+                walk.object(system_key(id), record, true);
+            }
+        }
+        for (block, place) in unlisted {
+            let ids: Vec<String> = sharers.remove(&block).into_iter().flatten().map(|id| id.to_string()).collect();
+            let what = match &ids[..] {
+                [] | [_] => "a block of a snapshot, in no dead list".to_string(),
+                ids => format!("a block of snapshots {}, in no dead list", ids.join(", ")),
+            };
+            self.report.find(FindingKind::Unlisted, place, what);
+        }
     }
 
     /// Pages that more pointers name than the reference table counts are named twice as well: whoever lets one go frees it.
@@ -268,8 +303,8 @@ impl<'a> Walk<'a> {
             let (word, bit) = ((block / 64) as usize, 1u64 << (block % 64));
             let Some(used) = self.seen.used.get(word) else { continue };
             if used & bit == 0 {
-                let place = in_state(key.place(&self.base.disk, address), self.state);
-                self.report.find(FindingKind::Unlisted, place, "a block of a snapshot, in no dead list");
+                let place = || in_state(key.place(&self.base.disk, address), self.state);
+                self.unlisted.entry(block).or_insert_with(place);
             }
             if key.level == 0 {
                 self.seen.of_snapshots[word] |= bit;

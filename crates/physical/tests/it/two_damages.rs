@@ -6,7 +6,7 @@ use crate::damage::{put_right, strike};
 use crate::rig::*;
 use holdfast_object::{DomainId, Kind, ObjectId, ObjectKey, ObjectStore, Timestamp};
 use holdfast_physical::check::{
-    BitmapRemedy, BlockRole, BlockUse, CheckOptions, FindingKind, Report, block_uses, check,
+    BitmapRemedy, BlockRole, BlockUse, CheckOptions, Finding, FindingKind, Report, block_uses, check,
 };
 
 const MAIN: DomainId = DomainId::MAIN;
@@ -225,4 +225,46 @@ fn what_a_snapshot_has_that_cannot_be_read_is_not_freed_with_one_whose_age_is_da
         assert!(rig.read_one(ObjectId(2).in_snapshot(second).0, page) == Some(expected), "page {page}");
     }
     rig.check();
+}
+
+/// Also what lies below a tree block that some of them share.
+#[test]
+fn a_block_that_is_listed_nowhere_is_told_once_with_all_snapshots_that_have_it() {
+    let mut rig = Rig::new(1024);
+    let write = rig.write_op(2, &(0..64).chain([65]).map(|page| (page, pattern(page))).collect::<Vec<_>>());
+    rig.apply(vec![create_op(2, Kind::Regular), write]);
+    rig.commit();
+    // The second and the third share a block above pages; the first has another one, of nearly the same pages.
+    for (name, page) in [("first", 21), ("second", 65)] {
+        rig.module.snapshot_create(MAIN, rig.next_epoch(), name, Timestamp::default()).unwrap();
+        let write = rig.write_op(2, &[(page, pattern(700 + page))]);
+        rig.apply(vec![write]);
+        rig.commit();
+    }
+    rig.module.snapshot_create(MAIN, rig.next_epoch(), "third", Timestamp::default()).unwrap();
+    rig.commit();
+    let ids: Vec<u16> = rig.module.snapshots(MAIN).unwrap().iter().map(|it| it.id.0).collect();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let is_leaf = |it: &&BlockUse| !it.held && it.object == Some(key(2)) && (it.level, it.index) == (1, 0);
+    let leaf: Vec<u64> = uses.iter().filter(is_leaf).map(|it| it.block).collect();
+    let good = bytes_of(&rig.device, leaf[0]);
+    // The domain loses its way there.
+    leaf.iter().for_each(|block| rig.device.alter(*block, |block| block[5] ^= 1).unwrap());
+    rig.reopen();
+    let write = rig.write_op(2, &[(20, pattern(500))]);
+    rig.apply(vec![write]);
+    rig.commit();
+    leaf.iter().for_each(|block| rig.device.alter(*block, |block| *block = good).unwrap());
+    let found = checked(&rig).findings;
+    let told = |page: u64| -> Vec<&str> {
+        let is = |it: &&Finding| it.kind == FindingKind::Unlisted && it.place.address == Some(page_at(&uses, page));
+        found.iter().filter(is).map(|it| &it.what[..]).collect()
+    };
+    let [all, two] = [&ids[..], &ids[1..]].map(|ids| {
+        let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
+        format!("a block of snapshots {}, in no dead list", ids.join(", "))
+    });
+    assert_eq!((told(40), told(21)), (vec![&all[..]], vec![&two[..]]), "{found:?}");
+    let unlisted = found.iter().filter(|it| it.kind == FindingKind::Unlisted).count();
+    assert_eq!(unlisted, 64, "each page of the block: {found:?}");
 }
