@@ -91,6 +91,11 @@ fn reserve_blocks(total: u64) -> u64 {
     (total / 32).max(128.min(total / 8))
 }
 
+/// See [`Alloc::margin`].
+pub(crate) fn margin_of(total: u64) -> u64 {
+    (total / 256).clamp(32, 4096)
+}
+
 /// Blocks that one removal may take under snapshots beyond what it writes anew: new levels of trees, the map of orphans.
 const REMOVAL_BLOCKS: u64 = 64;
 
@@ -254,7 +259,7 @@ impl Alloc {
 
     /// Blocks below which data is refused: what metadata may still need to finish an epoch.
     fn margin(&self) -> u64 {
-        (self.total() / 256).clamp(32, 4096)
+        margin_of(self.total())
     }
 
     /// With so many free blocks. 0 if the counts have gone bad, which shows when they are verified.

@@ -33,7 +33,7 @@ impl Module {
     /// and that only if the store takes changes.
     ///
     /// An allocation bitmap that cannot be read is rebuilt from the trees. If that is not possible either, because not
-    /// everything can be reached and it is not known what else is in use, the store is opened for reading only, and so it is if the newest recovery point is
+    /// everything can be reached, the store is opened for reading only, and so it is if the newest recovery point is
     /// damaged beyond its copies: then the newest one before that can be read is opened.
     ///
     /// # Errors
@@ -111,8 +111,9 @@ impl Module {
 pub(crate) enum Bitmap {
     /// From the device; from the trees if that cannot be read.
     AsStored,
-    /// From the trees: what is wrong with the store is put right.
-    FromTrees,
+    /// From the trees: what is wrong with the store is put right. Whether all snapshots can be read everywhere; if not, what the one on the device
+    /// has in use stays so.
+    FromTrees { sees_all: bool },
 }
 
 fn device_place(device: &dyn Device) -> Place {
@@ -275,7 +276,7 @@ fn load_or_rebuild(
 ) -> Result<()> {
     let unrepaired = base.disk.counters.unrepaired_blocks();
     let damage = match bitmap {
-        Bitmap::FromTrees => None,
+        Bitmap::FromTrees { .. } => None,
         Bitmap::AsStored => match load_bitmap(base, &mut base.alloc.lock(), label, superblock, trees) {
             Ok(()) => {
                 return Ok(());

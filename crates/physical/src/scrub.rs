@@ -542,7 +542,7 @@ fn leaf_class(key: ObjectKey, record: &Record) -> Class {
     }
 }
 
-/// A place in an object as a snapshot has it. The store's own objects have no name of their own there.
+/// A place in an object, or in one of the store's own, as a snapshot has it.
 pub(crate) fn in_state(mut place: Place, state: SnapshotId) -> Place {
     if let Some(key) = place.object.as_mut() {
         key.object = key.object.in_snapshot(state);

@@ -1,25 +1,26 @@
 //! What is in use where a tree block of a snapshot cannot be read. What is under it its domain has too, or a dead list; or neither, where the domain has
-//! lost its own way there, and then nothing but the bitmap tells. So how many blocks the superblock counts is held against what can be reached. If that is
-//! all of them, nothing else is in use. Otherwise what the bitmap has in use stays so: nothing is given away that somebody has, and what nobody has becomes free
-//! when the snapshot is gone and a repair has made the bitmap from the trees alone.
+//! lost its own way there, and then nothing but the bitmap tells. So whatever the bitmap has in use stays so, for a repair that somebody asks for: what
+//! nobody has becomes free when the snapshot is gone and another repair has made the bitmap from the trees alone. A mount makes none.
 //!
-//! Not to be known is it where the bitmap has lost bits of blocks that can be reached, and the two together still are fewer than are counted, or
-//! more: it may have lost bits of what is hidden, too.
+//! That loses nothing if the bitmap has lost no bit of what is hidden. Whether it has is not to be known for certain, as the number in the superblock
+//! tells of the difference of bits lost and bits too many only. So where that number does not fit, or not all of the bitmap can be read, there is a
+//! repair only if nothing but pages of files can be hidden. Such a page, given to somebody else, is an error for who reads it in the snapshot: there is
+//! no other copy, which a scrub would write over what is there now, and what goes with the snapshot is in its dead list.
 
 use super::account::count;
 use super::walk::Seen;
-use crate::format::{Label, Superblock};
+use crate::alloc::{fixed, margin_of};
+use crate::format::{BITS, Label, Superblock};
+use crate::module::log_area;
 
-/// Fewer free blocks (4 MiB), and four for each block of the bitmap, would not do for the recovery point that says so, and those that delete snapshots.
-const ROOM: u64 = 1024;
-
-/// Which blocks are in use, as far as that is certain.
+/// What is in use, as far as that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InUse {
-    /// Those that can be reached.
+    /// What can be reached.
     Reached,
-    /// So many more, which the bitmap has in use; or which nobody knows of, as a part of the bitmap cannot be read.
-    Marked { more: u64, has_unread: bool },
+    /// So many blocks more, which the bitmap has in use; or of which nobody knows, as a part of the bitmap cannot be read. Whether what is left is room
+    /// for recovery points.
+    Marked { more: u64, has_room: bool },
     /// There may be others.
     Unknown,
 }
@@ -27,26 +28,56 @@ pub(super) enum InUse {
 impl InUse {
     /// Of what has been seen of a recovery point, labels and log included.
     pub(super) fn of(label: &Label, superblock: &Superblock, seen: &Seen) -> InUse {
+        let own = || fixed(label.blocks, &log_area(label));
         match (&seen.hidden, &seen.hidden_in_snapshot) {
             (None, None) => return InUse::Reached,
             // Where the store grew, and the bitmap did not, labels are counted elsewhere.
-            (None, Some(_)) if superblock.covered(label) == label.blocks => {}
+            (None, Some(_)) if superblock.total.checked_add(own().map(blocks_of).sum()) == Some(label.blocks) => {}
             _ => return InUse::Unknown,
         }
         let ones = |word: &dyn Fn(usize) -> u64| count(label.blocks, word);
         let counted = label.blocks.saturating_sub(superblock.free);
-        let reached = ones(&|at| seen.used[at]);
+        let (reached, stored) = (ones(&|at| seen.used[at]), ones(&|at| seen.bitmap[at]));
         let marked = ones(&|at| seen.used[at] | seen.bitmap[at]);
-        let has_lost_bits = ones(&|at| seen.used[at] & !seen.bitmap[at]) > 0;
+        let has_lost_bits = marked > stored;
         let has_unread = !seen.bitmap_is_whole;
-        let room = ROOM + 4 * (seen.bitmap.len() / crate::words::CHUNK_WORDS) as u64;
+        let has_room = label.blocks - marked >= room(label);
+        // With more in use than a mount takes for used it can but be safer.
+        let is_taken_by_mounts = !has_unread && stored == counted && own().flatten().all(|block| has(seen, block));
+        let as_marked = InUse::Marked { more: marked - reached, has_room };
         match () {
-            () if reached == counted => InUse::Reached,
-            () if reached > counted || marked < counted || has_lost_bits && marked > counted => InUse::Unknown,
-            () if has_unread && label.blocks - marked < room => InUse::Unknown,
-            () => InUse::Marked { more: marked - reached, has_unread },
+            () if is_taken_by_mounts => as_marked,
+            () if reached > counted || marked < counted => InUse::Unknown,
+            () if has_unread && has_lost_bits => InUse::Unknown,
+            () if seen.hides_copies => InUse::Unknown,
+            () if has_unread && has_room => as_marked,
+            // Of all of the bitmap that can be read as well.
+            () if has_unread && reached == counted && marked - reached == unread(label, seen) => InUse::Reached,
+            () if has_unread => InUse::Unknown,
+            // So bits are lost, and others too many; and some of them may be of what is hidden, if anything is.
+            () if has_lost_bits && marked > counted && reached < counted => InUse::Unknown,
+            () => as_marked,
         }
     }
+}
+
+/// Blocks that are to be free for the recovery point that a repair makes, with a new bitmap, and for those that delete snapshots.
+fn room(label: &Label) -> u64 {
+    const DELETION: u64 = 128;
+    margin_of(label.blocks) + DELETION + 4 * label.blocks.div_ceil(BITS)
+}
+
+fn blocks_of(range: std::ops::Range<u64>) -> u64 {
+    range.end - range.start
+}
+
+fn has(seen: &Seen, block: u64) -> bool {
+    seen.bitmap.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+}
+
+/// Blocks that are not reached, of which the bitmap cannot be read.
+fn unread(label: &Label, seen: &Seen) -> u64 {
+    count(label.blocks, |at| if seen.unread.iter().any(|words| words.contains(&at)) { !seen.used[at] } else { 0 })
 }
 
 /// Takes what the bitmap has in use for that.

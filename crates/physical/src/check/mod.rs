@@ -6,7 +6,7 @@
 //! | `walk` | every block of every tree with its parent's pointer, both copies; records with what they count |
 //! | `twice` | blocks that two pointers name, and the bad copies of all others, which are put right |
 //! | `births` | blocks that only snapshots reach with the runs of dead lists, by birth |
-//! | `marked` | how many blocks are reached with how many the superblock counts, where a snapshot cannot be read everywhere |
+//! | `marked` | what is reached and what the bitmap has with what the superblock counts, where a snapshot cannot be read everywhere |
 //! | `account` | blocks reached with the bitmap, references counted with the reference table, objects with the maps |
 //! | `crate::log_check` | every block of the intent log with what its batches say |
 //! | `rewrite` | and writes anew a bitmap that is wrong, and blocks with entries that are |
@@ -128,9 +128,6 @@ pub(crate) fn run(
     let mut seen = walk.into_seen();
     let bitmap_is_right = account::check(&base.disk, &covered, &superblock, &mut seen, &mut report);
     let in_use = InUse::of(&label, &superblock, &seen);
-    if let InUse::Marked { more, .. } = in_use {
-        report.withheld_blocks = more;
-    }
     let sees_all = seen.hidden_in_snapshot.is_none();
     let entries = seen.entries;
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
@@ -141,11 +138,17 @@ pub(crate) fn run(
         _ if bitmap_is_right && entries.are_good() && !entries.has_counts_left => BitmapRemedy::NotNeeded,
         InUse::Unknown => BitmapRemedy::None,
         _ if bitmap_is_right && entries.are_good() => BitmapRemedy::AfterSnapshots,
+        InUse::Marked { has_room: false, .. } => BitmapRemedy::None,
         _ if log_is_empty => BitmapRemedy::Repair,
-        // A mount takes nothing for used of which it is not known: the log may have put something there.
-        InUse::Marked { has_unread: true, .. } => BitmapRemedy::None,
-        InUse::Reached | InUse::Marked { .. } => BitmapRemedy::RepairAfterReplay,
+        // No mount would take changes, and so replay the log; or it would go by what is wrong.
+        _ if !sees_all && (!bitmap_is_right || entries.have_snapshots) => BitmapRemedy::None,
+        _ => BitmapRemedy::RepairAfterReplay,
     };
+    if let InUse::Marked { more, .. } = in_use
+        && report.bitmap != BitmapRemedy::None
+    {
+        report.withheld_blocks = more;
+    }
     if options.repair && report.bitmap == BitmapRemedy::Repair {
         rewrite::anew(&device, &superblock, &entries, sees_all)?;
         let now = run(device, &CheckOptions { repair: false, ..*options }, &mut |_, _| {})?;
@@ -163,8 +166,8 @@ pub(crate) struct Reached {
 }
 
 /// All blocks that a recovery point uses, labels and log among them, one bit each: what its bitmap must say. What a snapshot reaches is among them also if
-/// no dead list has it, and what it may reach where it cannot be read. `bitmap` says who asks: only a repair knows that the intent log has nothing in a
-/// part of the bitmap that cannot be read.
+/// no dead list has it. What it may reach where it cannot be read only a repair answers for ([`marked`]), which knows that the intent log has nothing there:
+/// `bitmap` says who asks.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if there may be others, because something that names blocks cannot be read or is wrong.
@@ -178,11 +181,19 @@ pub(crate) fn reach(
     let (mut report, mut ignore) = (Report::default(), |_: BlockUse| {});
     let mut walk = Walk::new(base, label, superblock, ReadPages::None, false, &mut report, &mut ignore);
     walk.trees(trees);
+    if bitmap != Bitmap::AsStored {
+        walk.add_uncounted();
+    }
     let mut seen = walk.into_seen();
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
-    match InUse::of(label, superblock, &seen) {
+    let in_use = match (bitmap, &seen.hidden_in_snapshot) {
+        // What a repair does depends on whether all can be read: it is not to change in between.
+        (Bitmap::AsStored | Bitmap::FromTrees { sees_all: true }, Some(_)) => InUse::Unknown,
+        _ => InUse::of(label, superblock, &seen),
+    };
+    match in_use {
         InUse::Reached => {}
-        InUse::Marked { more, has_unread } if !has_unread || bitmap == Bitmap::FromTrees => {
+        InUse::Marked { more, has_room: true } => {
             tracing::warn!(blocks = more, "a snapshot cannot be read everywhere: what it may have there stays in use");
             marked::add_marked(label, &mut seen);
         }

@@ -21,6 +21,7 @@ use holdfast_object::{DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Place, 
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
+use std::ops::Range;
 
 /// What the walk saw, for the accounts.
 #[derive(Default)]
@@ -33,6 +34,8 @@ pub(super) struct Seen {
     pub(super) extra: FxHashMap<u64, u64>,
     /// The bitmap as stored. All is in use in it of which it cannot be read.
     pub(super) bitmap: Vec<u64>,
+    /// The words of which it cannot be read.
+    pub(super) unread: Vec<Range<usize>>,
     /// All of it could be read.
     pub(super) bitmap_is_whole: bool,
     /// The first reason why there may be blocks in use that the walk has not reached. Those of the bitmap do not count:
@@ -41,6 +44,8 @@ pub(super) struct Seen {
     /// The first block that is only a snapshot's, and of which it cannot be read what it leads to: if the domain has lost its own way there, that is in no
     /// dead list.
     pub(super) hidden_in_snapshot: Option<(Place, String)>,
+    /// What one of these leads to may have two copies: not only pages of regular files.
+    pub(super) hides_copies: bool,
     /// Blocks in use by the domains themselves, and not only by their snapshots.
     pub(super) live: Vec<u64>,
     /// Blocks that a snapshot reaches, and its domain does not.
@@ -435,18 +440,22 @@ impl<'a> Walk<'a> {
         };
         if !names_no_blocks {
             let place = in_state(key.place(&self.base.disk, pointer.address[0]), self.state);
-            self.hides_at(owner, place, what);
+            let has_copies = (owner.record.kind, key.level) != (RecordKind::Object(Kind::Regular), 1);
+            self.hides_at(owner, place, what, has_copies);
         }
         if owner.record.kind == RecordKind::System(SystemKind::Bitmap) {
             let words =
                 |chunk: u64| chunk.saturating_mul(CHUNK_WORDS as u64).min(self.seen.bitmap.len() as u64) as usize;
             let chunks = key.index.saturating_mul(span(key.level));
             let unread = words(chunks)..words(chunks.saturating_add(span(key.level)));
-            self.seen.bitmap[unread].fill(u64::MAX);
+            self.seen.bitmap[unread.clone()].fill(u64::MAX);
+            self.seen.unread.push(unread);
         }
     }
 
-    fn hides_at(&mut self, owner: &Owner<'_>, place: Place, what: String) {
+    /// Whether what is hidden may have two copies.
+    fn hides_at(&mut self, owner: &Owner<'_>, place: Place, what: String, has_copies: bool) {
+        self.seen.hides_copies |= has_copies && owner.in_snapshot;
         let Seen { hidden, hidden_in_snapshot, .. } = &mut self.seen;
         let hidden = if owner.in_snapshot { hidden_in_snapshot } else { hidden };
         hidden.get_or_insert((place, what));
@@ -700,7 +709,7 @@ impl<'a> Walk<'a> {
                     };
                     let place = Place { object: Some(table), level: Some(0), index: Some(index), ..Place::default() };
                     let place = in_state(place, self.state);
-                    self.hides_at(owner, place.clone(), what.clone());
+                    self.hides_at(owner, place.clone(), what.clone(), true);
                     self.report.find(FindingKind::Record, place, what);
                     self.report.incomplete = true;
                     continue;

@@ -3,8 +3,9 @@
 //!
 //! Which of them these are follows from its age ([`super::delete`]). The epoch that a damaged entry says is not believed: a lower one may be just what
 //! is damaged, and would free what others have. The birth of its table says after which others it was made ([`age`]). One that is lower than it was does
-//! not make an entry unreadable, and one that is higher frees less. If the table cannot be read either, the entry counts as the newest one: then what
-//! nobody has stays in use until the newest of the others goes, as the check says, and nothing that somebody has becomes free.
+//! not make an entry unreadable, and one that is higher frees less. If the table cannot be read either, or not all of the other snapshots can be, so that
+//! nobody sees what an age that is too low would free, the entry counts as the newest one: then what nobody has stays in use until the newest of the
+//! others goes, as the check says, and nothing that somebody has becomes free.
 
 use super::dead_list::SLOTS;
 use super::delete::Deleted;

@@ -19,7 +19,7 @@ use std::thread::ThreadId;
 const LABEL_BLOCKS: u64 = LABELS as u64 * (1 + RING_SLOTS);
 
 /// From `cursor` to the end, so many blocks at a time; the cursor goes through JSON each time.
-fn scrub(module: &Module, blocks: u64) -> (ScrubCounts, Vec<ScrubFinding>) {
+pub(crate) fn scrub(module: &Module, blocks: u64) -> (ScrubCounts, Vec<ScrubFinding>) {
     let (mut counts, mut findings, mut cursor) = (ScrubCounts::default(), Vec::new(), ScrubCursor::default());
     while cursor != ScrubCursor::End {
         let step = module.scrub_step(&cursor, blocks).unwrap();
