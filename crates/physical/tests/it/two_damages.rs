@@ -193,15 +193,20 @@ fn a_hidden_page_that_is_free_as_one_in_use_is_beside_one_too_many_does_no_harm_
     does_no_harm(true, &[600]);
 }
 
+/// The snapshot's block above that which leads to the pages.
+fn damage_above(rig: &Rig) {
+    let above = block_uses(rig.device.clone()).unwrap();
+    let above: Vec<u64> = above.iter().filter(|it| it.held && it.level == 2).map(|it| it.block).collect();
+    assert_eq!(above.len(), 2);
+    above.iter().for_each(|block| rig.device.alter(*block, |block| block[5] ^= 1).unwrap());
+}
+
 /// Under a block of a higher level, as of a directory, are blocks with two copies: of one that has lost one of them, a scrub would write the other one over
 /// what is there now.
 #[test]
 fn a_bitmap_that_is_known_to_be_wrong_stays_so_where_blocks_with_copies_may_be_hidden() {
     let (mut rig, _, uses) = lost_way(1024, 10);
-    let above = block_uses(rig.device.clone()).unwrap();
-    let above: Vec<u64> = above.iter().filter(|it| it.held && it.level == 2).map(|it| it.block).collect();
-    assert_eq!(above.len(), 2);
-    above.iter().for_each(|block| rig.device.alter(*block, |block| block[5] ^= 1).unwrap());
+    damage_above(&rig);
     flip(&rig, &[page_at(&uses, 65)]);
     is_stuck(&mut rig, "one in use");
     flip(&rig, &[page_at(&uses, 65), 600]);
@@ -217,6 +222,11 @@ fn a_bitmap_that_is_known_to_be_wrong_stays_so_where_blocks_with_copies_may_be_h
     rig.reopen();
     fill(&mut rig, 1000);
     domain_is_whole(&rig, "freed too early");
+    // Of one that has a part which cannot be read.
+    let (mut rig, ..) = lost_way(3 * 32_768 - 100, 10);
+    damage_above(&rig);
+    damage_bitmap(&rig, 0);
+    is_stuck(&mut rig, "a part");
 }
 
 /// A bitmap that has it in use would have it refused to the log.
@@ -296,6 +306,20 @@ fn a_bitmap_that_cannot_be_read_is_made_of_what_is_reached_if_that_is_all_there_
     rig.reopen();
     has_all(&mut rig);
     rig.check();
+}
+
+/// A part of the bitmap that can be read speaks against the number of blocks then; and where the other part is in use, there is no room.
+#[test]
+fn nothing_is_made_of_what_is_reached_if_the_bitmap_is_known_to_have_more() {
+    let (mut rig, ..) = lost_way(32_768 + 200, 10);
+    add_to_superblock(&rig, FREE, 54);
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let second = uses.iter().find(|used| used.role == BlockRole::Bitmap && used.index == 1).unwrap();
+    strike(&rig.device, &uses, second, |bytes| bytes[1] ^= 1);
+    damage_bitmap(&rig, 0);
+    is_stuck(&mut rig, "one more");
+    strike(&rig.device, &uses, second, |bytes| bytes[1] ^= 1);
+    assert_eq!(checked(&rig).bitmap, BitmapRemedy::Repair);
 }
 
 /// In a part of the bitmap that cannot be read all is in use then; and no mount does that, whose intent log may have something there.
