@@ -388,7 +388,8 @@ fn a_backup_that_is_cut_off_while_it_becomes_larger_has_a_state_at_every_request
     assert!(cut_off > 5, "{cut_off} were cut off");
 }
 
-/// Makes main anew on its own device, cut off after each number of requests to that until it is done. Gives what is left, with whether it is done.
+/// Makes main anew on its own device, cut off after each number of requests to that, of which what is left is checked, until it is done. Gives the
+/// device then.
 fn made_anew_in_place(
     devices: &Devices,
     with_log: bool,
@@ -427,7 +428,7 @@ fn a_main_that_has_become_larger_is_what_it_was_or_none_while_it_is_made_anew_an
                 devices.check(&set, what);
             }
         });
-        assert!(as_before > 2 && none > 2, "{as_before}, {none}");
+        assert!(as_before > 0 && none > 2, "{as_before}, {none}");
         assert!(outgrown(main.clone(), BLOCKS).unwrap().is_none(), "its own are at its end");
     }
 }
@@ -471,7 +472,7 @@ fn what_main_has_around_the_rest_of_its_old_labels_stays_as_long_as_it_is_a_main
             as_before += 1;
         }
     });
-    assert!(as_before > 2 && outgrown(main, BLOCKS).unwrap().is_none());
+    assert!(as_before > 0 && outgrown(main, BLOCKS).unwrap().is_none());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::format::{
-    Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role,
+    Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role, place,
 };
 use super::ring::is_of_read;
 use super::trim::trim_all;
@@ -166,27 +166,51 @@ pub(super) fn empty_labels(device: &dyn Device, area: u64) -> Result<(), crate::
 
 /// Takes a device out of whatever set it was of, durably, before it gets other contents or another role.
 pub(super) fn wipe(device: &dyn Device, role: Role) -> Result<(), crate::Error> {
-    let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
     let other = if role == Role::Log { Role::Main } else { Role::Log };
-    if let Decoded::Valid(_) = newest(device, other)? {
-        device.write(Label::area(other, device.blocks()), &[IoSlice::new(&zeros)])?;
+    // What cannot be read there is no label: of most devices it is data.
+    if let Ok((Decoded::Valid(_), _)) = look(device, other, device.blocks()) {
+        remove_labels(device, other, device.blocks())?;
     }
     remove_labels(device, role, device.blocks())
 }
 
-/// Takes the labels away that a device of this size has, or had, durably. The newest one goes last: cut off, none of before it counts instead.
+/// Takes the labels away that a device of this size has, or had, durably. The newest one goes last: cut off, none of before it counts instead. If that
+/// is one that cannot be read, those that can be go first.
 pub(super) fn remove_labels(device: &dyn Device, role: Role, device_blocks: u64) -> Result<(), crate::Error> {
-    let area = Label::area(role, device_blocks);
-    if let Ok(Decoded::Valid(newest)) = newest_of(device, role, device_blocks) {
-        let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
-        for (first, end) in [(area, newest.place()), (newest.place() + 2, area + LABEL_AREA_BLOCKS)] {
-            if first < end {
-                device.write(first, &[IoSlice::new(&zeros[..(end - first) as usize * BLOCK_SIZE])])?;
-            }
-        }
-        device.flush()?;
+    match newest_of(device, role, device_blocks) {
+        Ok(Decoded::Valid(newest)) => remove_others(device, &newest)?,
+        Ok(_) => {}
+        Err(error) => remove_readable(device, Label::area(role, device_blocks), error)?,
     }
-    empty_labels(device, area)
+    empty_labels(device, Label::area(role, device_blocks))
+}
+
+/// Makes empty what is around a label, durably.
+pub(super) fn remove_others(device: &dyn Device, newest: &Label) -> Result<(), crate::Error> {
+    let area = Label::area(newest.role, newest.device_blocks);
+    let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
+    for (first, end) in [(area, newest.place()), (newest.place() + 2, area + LABEL_AREA_BLOCKS)] {
+        if first < end {
+            device.write(first, &[IoSlice::new(&zeros[..(end - first) as usize * BLOCK_SIZE])])?;
+        }
+    }
+    device.flush()
+}
+
+/// The same with labels that can be read, while others cannot be, for this reason.
+fn remove_readable(device: &dyn Device, area: u64, error: crate::Error) -> Result<(), crate::Error> {
+    if !is_of_read(&error) {
+        return Err(error);
+    }
+    let mut bytes = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
+    // If none can be, none is left that would count.
+    let Ok(_) = read_what_can_be(device, area, &mut bytes) else { return Ok(()) };
+    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    let zeros = AlignedBuf::zeroed(BLOCK_SIZE);
+    for (at, _) in (area..).zip(blocks).filter(|(_, bytes)| Label::is_begun(bytes)) {
+        device.write(at, &[IoSlice::new(&zeros)])?;
+    }
+    device.flush()
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
@@ -196,9 +220,30 @@ pub(super) fn newest(device: &dyn Device, role: Role) -> Result<Decoded, crate::
 
 /// The same of a device that is, or was, of this size.
 pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<Decoded, crate::Error> {
+    let (best, unread) = look(device, role, blocks)?;
+    let Some((error, unread)) = unread else { return Ok(best) };
+    let may_be_newest = match &best {
+        Decoded::Valid(best) => {
+            // Labels go around one after the other: of a newer one there is no copy that can be read.
+            let next = Label { sequence: best.sequence + 1, ..(**best).clone() }.place();
+            [next, next + 1].iter().all(|block| unread.contains(block))
+        }
+        _ => true,
+    };
+    if may_be_newest { Err(error) } else { Ok(best) }
+}
+
+/// Blocks that cannot be read, with the first error.
+pub(super) type Unread = Option<(crate::Error, Vec<u64>)>;
+
+/// The newest of the labels that can be read.
+///
+/// # Errors
+/// As of [`read_what_can_be`].
+pub(super) fn look(device: &dyn Device, role: Role, blocks: u64) -> Result<(Decoded, Unread), crate::Error> {
     let mut best = Decoded::Nothing;
     if blocks < LABEL_AREA_BLOCKS {
-        return Ok(best);
+        return Ok((best, None));
     }
     let first = Label::area(role, blocks);
     let mut area = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
@@ -215,27 +260,55 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
             best = found;
         }
     }
-    let Some((error, unread)) = unread else { return Ok(best) };
-    let may_be_newest = match &best {
-        Decoded::Valid(best) => {
-            // Labels go around one after the other: of a newer one there is no copy that can be read.
-            let next = Label { sequence: best.sequence + 1, ..(**best).clone() }.place();
-            [next, next + 1].iter().all(|block| unread.contains(block))
-        }
-        _ => true,
+    Ok((best, unread))
+}
+
+/// The number of a label that counts from when it is written, also if a newer one than those that can be read should come to light; and until then the
+/// device is what it was.
+///
+/// # Errors
+/// No label can be read, and nobody knows what the others are; or there is no place for one.
+pub(super) fn next_that_counts(device: &dyn Device, role: Role) -> Result<u64, crate::Error> {
+    let blocks = device.blocks();
+    let (best, unread) = look(device, role, blocks)?;
+    let (before, taken, error) = match (best, unread) {
+        (Decoded::Valid(best), Some((error, unread))) => (best.sequence, unread, Some(error)),
+        (Decoded::Valid(best), None) => (best.sequence, Vec::new(), None),
+        (_, Some((error, _))) => return Err(error),
+        (_, None) => (0, newest_of_smaller(device, role)?, None),
     };
-    if may_be_newest { Err(error) } else { Ok(best) }
+    let free = (before + 1..before + LABELS_BLOCKS / 2).find(|sequence| {
+        let [own, next] = [0, 1].map(|more| place(role, sequence + more, blocks));
+        // What cannot be read behind it would count as newer than it.
+        !taken.contains(&own) && !taken.contains(&(own + 1)) && !(taken.contains(&next) && taken.contains(&(next + 1)))
+    });
+    let reason = "there is no place for a label among those that cannot be read";
+    free.ok_or_else(|| error.unwrap_or_else(|| crate::Error::Unsuitable { device: device.name().into(), reason }))
+}
+
+/// Where the newest label is of a device that has become a little larger, if that is in the area for those at its end.
+fn newest_of_smaller(device: &dyn Device, role: Role) -> Result<Vec<u64>, crate::Error> {
+    if device.blocks() < LABEL_AREA_BLOCKS {
+        return Ok(Vec::new());
+    }
+    let first = Label::area(role, device.blocks());
+    let mut area = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
+    device.read(first, &mut [IoSliceMut::new(&mut area)])?;
+    let (all, _none) = area.as_chunks::<BLOCK_SIZE>();
+    let sequence_at = |(at, bytes): (u64, &[u8; BLOCK_SIZE])| {
+        let found = Label::decode(bytes, at, Label::device_blocks_said(bytes)?);
+        if let Decoded::Valid(label) = found { Some((label.sequence, at)) } else { None }
+    };
+    let found: Vec<(u64, u64)> = (first..).zip(all).filter_map(sequence_at).collect();
+    let newest = found.iter().map(|(sequence, _)| *sequence).max();
+    Ok(found.iter().filter(|(sequence, _)| Some(*sequence) == newest).map(|(_, at)| *at).collect())
 }
 
 /// Reads blocks in a row. Those that cannot be read are zeros; which they are comes with the first error.
 ///
 /// # Errors
 /// The device is not there, or gives none of them.
-pub(super) fn read_what_can_be(
-    device: &dyn Device,
-    first: u64,
-    bytes: &mut [u8],
-) -> Result<Option<(crate::Error, Vec<u64>)>, crate::Error> {
+pub(super) fn read_what_can_be(device: &dyn Device, first: u64, bytes: &mut [u8]) -> Result<Unread, crate::Error> {
     let error = match device.read(first, &mut [IoSliceMut::new(bytes)]) {
         Ok(()) => return Ok(None),
         Err(error) if is_of_read(&error) => error,
@@ -263,6 +336,7 @@ mod tests {
     use crate::flashlog::format::{Areas, LABEL_PAIRS, State, Uuid};
     use crate::flashlog::tests::Unreadable;
     use crate::{Filter, MemoryDevice, Operation};
+    use std::ops::Range;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn label(role: Role) -> Label {
@@ -396,9 +470,10 @@ mod tests {
         }
     }
 
-    /// Of a write to it the blocks on one side of a place arrive, and then it is gone.
+    /// Of a write to it the blocks on one side of a place arrive, and then it is gone. Some cannot be read.
     struct TornOnce {
         below: MemoryDevice,
+        unread: Range<u64>,
         whole_writes: AtomicU64,
         at: u64,
         is_behind: bool,
@@ -407,6 +482,16 @@ mod tests {
     impl Filter for TornOnce {
         fn below(&self) -> &dyn Device {
             &self.below
+        }
+
+        fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+            let end = first + bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
+            if self.unread.is_empty() || self.unread.start >= end || self.unread.end <= first {
+                return self.below.read(first, bufs);
+            }
+            let source = Arc::new(std::io::Error::from_raw_os_error(libc::EIO));
+            let (device, operation, length_bytes) = (self.name().into(), Operation::Read, 0);
+            Err(crate::Error::Io { device, operation, first: Some(first), length_bytes, source })
         }
 
         fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
@@ -430,12 +515,16 @@ mod tests {
             labels.write(|label| label.generation = round).unwrap();
         }
         let area = Label::area(Role::Main, 1024);
-        for whole in 0..3 {
+        let newest_pair = labels.label.place()..labels.label.place() + 2;
+        let none = newest_pair.start..newest_pair.start;
+        // All around it and then the rest, or each that can be read first.
+        for (whole, unread) in (0..3).map(|whole| (whole, &none)).chain((0..11).map(|whole| (whole, &newest_pair))) {
             for (at, is_behind) in (area..area + 20).flat_map(|at| [(at, true), (at, false)]) {
-                let torn = TornOnce { below: (*device).clone(), whole_writes: AtomicU64::new(whole), at, is_behind };
-                assert!(wipe(&torn, Role::Main).is_err());
+                let (below, whole_writes) = ((*device).clone(), AtomicU64::new(whole));
+                let torn = TornOnce { below, unread: unread.clone(), whole_writes, at, is_behind };
+                assert!(wipe(&torn, Role::Main).is_err(), "{whole} {unread:?}");
                 match newest(&torn.below, Role::Main).unwrap() {
-                    Decoded::Valid(left) => assert_eq!(left.generation, 5, "{whole} {at} {is_behind}"),
+                    Decoded::Valid(left) => assert_eq!(left.generation, 5, "{whole} {unread:?} {at} {is_behind}"),
                     Decoded::Nothing => {}
                     other => panic!("{other:?}"),
                 }

@@ -90,6 +90,9 @@ mod fetch_tests;
 #[cfg(test)]
 mod follow_tests;
 mod format;
+mod given_up;
+#[cfg(test)]
+mod given_up_tests;
 #[cfg(test)]
 mod grow_tests;
 mod inspect;

@@ -1,9 +1,9 @@
 //! A main device that has become larger, whose labels are where it ended before.
 
 use super::Error;
-use super::format::{Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, Role};
+use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
 use super::inspect::{Inspected, inspect};
-use super::labels::{newest, newest_of, read_what_can_be, remove_labels};
+use super::labels::{Unread, newest_of, read_what_can_be};
 use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError, Read, Write};
 use std::io::{IoSlice, IoSliceMut};
@@ -22,7 +22,12 @@ struct Shorter {
 /// # Errors
 /// [`Error::Device`].
 pub fn outgrown(main: Arc<dyn Device>, set_blocks: u64) -> Result<Option<Arc<dyn Device>>, Error> {
-    let Said { sizes, unread } = sizes_said(&*main, set_blocks)?;
+    let (bytes, unread) = read_behind(&*main, set_blocks)?;
+    let (said, _none) = bytes.as_chunks::<BLOCK_SIZE>();
+    let mut sizes: Vec<u64> = said.iter().filter_map(Label::device_blocks_said).collect();
+    sizes.retain(|size| (set_blocks + LABEL_AREA_BLOCKS..=set_blocks + said.len() as u64).contains(size));
+    sizes.sort_unstable();
+    sizes.dedup();
     if sizes.is_empty()
         && let Some((error, _)) = unread
     {
@@ -42,59 +47,16 @@ pub fn outgrown(main: Arc<dyn Device>, set_blocks: u64) -> Result<Option<Arc<dyn
     }))
 }
 
-/// What the blocks say that are behind a set.
-struct Said {
-    /// How large a device was that has labels there.
-    sizes: Vec<u64>,
-    /// Blocks that cannot be read, with the first error.
-    unread: Option<(DeviceError, Vec<u64>)>,
-}
-
-fn sizes_said(main: &dyn Device, set_blocks: u64) -> Result<Said, Error> {
+/// The blocks behind a set where a device that ended soon after it has its labels. Those that cannot be read are zeros.
+///
+/// # Errors
+/// As of [`read_what_can_be`].
+pub(super) fn read_behind(device: &dyn Device, set_blocks: u64) -> Result<(AlignedBuf, Unread), DeviceError> {
     // In front of its labels main has less than a MiB that is not of the set.
-    let count = (2 * LABEL_AREA_BLOCKS).min(main.blocks().saturating_sub(set_blocks));
-    if count == 0 {
-        return Ok(Said { sizes: Vec::new(), unread: None });
-    }
+    let count = (2 * LABEL_AREA_BLOCKS).min(device.blocks().saturating_sub(set_blocks));
     let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-    let unread = read_what_can_be(main, set_blocks, &mut bytes)?;
-    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    let mut sizes: Vec<u64> = blocks.iter().filter_map(Label::device_blocks_said).collect();
-    sizes.retain(|size| (set_blocks + LABEL_AREA_BLOCKS..=set_blocks + count).contains(size));
-    sizes.sort_unstable();
-    sizes.dedup();
-    Ok(Said { sizes, unread })
-}
-
-/// Takes away, durably, what labels a main device has where it ended before it became larger, as far as they are behind a set of this size. Before
-/// those at its end, which count as long as they are there: cut off, it is what it was.
-pub(super) fn wipe_outgrown(main: &dyn Device, set_blocks: u64) -> Result<(), Error> {
-    let Said { mut sizes, unread } = sizes_said(main, set_blocks)?;
-    sizes.retain(|size| *size < main.blocks());
-    let has_labels_at_end = matches!(newest(main, Role::Main), Ok(Decoded::Valid(_)));
-    let zeros = AlignedBuf::zeroed(BLOCK_SIZE);
-    // What cannot be read may be labels, or, as long as it is a main, its data.
-    let mut strays = unread.filter(|_| !has_labels_at_end).map_or(Vec::new(), |(_, blocks)| blocks);
-    for size in sizes {
-        if !has_labels_at_end {
-            remove_labels(main, Role::Main, size)?;
-            continue;
-        }
-        // Around what is left of them it may have data by now.
-        let area = Label::area(Role::Main, size);
-        let mut bytes = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
-        read_what_can_be(main, area, &mut bytes)?;
-        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-        let of_size = |(_, bytes): &(u64, &[u8; BLOCK_SIZE])| Label::device_blocks_said(bytes) == Some(size);
-        strays.extend((area..).zip(blocks).filter(of_size).map(|(at, _)| at));
-    }
-    for at in &strays {
-        main.write(*at, &[IoSlice::new(&zeros)])?;
-    }
-    if !strays.is_empty() {
-        main.flush()?;
-    }
-    Ok(())
+    let unread = if count > 0 { read_what_can_be(device, set_blocks, &mut bytes)? } else { None };
+    Ok((bytes, unread))
 }
 
 /// A main device where its labels are, and what they say: at its end, or where it ended before, if it is known how large its set is. A power

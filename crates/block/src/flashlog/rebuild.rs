@@ -3,9 +3,9 @@
 use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, Decoded, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
+use super::given_up::give_up;
 use super::has_outgrown_labels;
-use super::labels::{Labelled, newest, wipe};
-use super::outgrown::wipe_outgrown;
+use super::labels::{Labelled, newest};
 use super::sparse::Zeros;
 use super::staging::Backup;
 use super::sums::Base;
@@ -155,17 +155,16 @@ pub fn rebuild_at(
     check_base(&base, &main, &of_sets, how.accept_damage, &not_replaced)?;
     // What was read of the log is there; that it is durable is certain only now.
     log.device.flush()?;
-    wipe_main(&*main, &of_sets)?;
-    let damaged = not_replaced(copy(&base, Some(&*main))?)?;
-    refuse_damage(&base, &damaged, how.accept_damage)?;
     // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
     let state = State::CatchingUp;
     let newcomer = end.of_newcomer(Role::Main, blocks, Areas::default());
     // A generation that is only begun is the opening's, which raises main's: an image of it from before that is older then.
     let generation = end.generation - u64::from(end.state == State::Opening);
     let label = Label { main: how.name, state, generation, damage: of.damage, ..newcomer };
-    // It flushes main before it writes the label.
-    Labelled::create(main, label)?;
+    let mut labels = give_up(Arc::clone(&main), &of_sets, &label)?;
+    let damaged = not_replaced(copy(&base, Some(&*main))?)?;
+    refuse_damage(&base, &damaged, how.accept_damage)?;
+    take_as(&mut labels, label)?;
     log.write(|label| {
         // The opening takes the generation that is begun.
         label.rebuilt = generation;
@@ -198,14 +197,13 @@ pub fn rebuild_without_log(
     }
     let base = Base::of(backup)?;
     check_base(&base, &main, &[of.blocks], accept_damage, &|damaged| Ok(ranges(damaged)))?;
-    wipe_main(&*main, &[of.blocks])?;
-    let damaged = ranges(copy(&base, Some(&*main))?);
-    refuse_damage(&base, &damaged, accept_damage)?;
     let newcomer = of.of_newcomer(Role::Main, blocks, Areas::default());
     let (generation, left) = (of.generation + 1, of.generation);
     let label = Label { main: name, state: State::Alone, damage: of.damage, generation, left, ..newcomer };
-    // It flushes main before it writes the label.
-    Labelled::create(main, label)?;
+    let mut labels = give_up(Arc::clone(&main), &[of.blocks], &label)?;
+    let damaged = ranges(copy(&base, Some(&*main))?);
+    refuse_damage(&base, &damaged, accept_damage)?;
+    take_as(&mut labels, label)?;
     Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
 }
 
@@ -229,13 +227,10 @@ fn check_base(
     refuse_damage(base, &not_replaced(copy(base, None)?)?, false)
 }
 
-/// If a device was a main, it is none from here on, also if it has become larger than its labels say, those of a set of one of these sizes: cut
-/// off, it would be a mixture that nobody recognises.
-fn wipe_main(main: &dyn Device, of_sets: &[u64]) -> Result<(), Error> {
-    of_sets.iter().try_for_each(|set_blocks| wipe_outgrown(main, *set_blocks))?;
-    wipe(main, Role::Main)?;
-    // Also what could not be read.
-    of_sets.iter().try_for_each(|set_blocks| wipe_outgrown(main, *set_blocks))
+/// What was given up for it is this main, durably, and has what it says.
+fn take_as(labels: &mut Labelled, label: Label) -> Result<(), crate::Error> {
+    labels.device.flush()?;
+    labels.write(|next| *next = Label { sequence: next.sequence, ..label })
 }
 
 /// The first block of the backup that is damaged is an error, unless that is accepted.

@@ -1,10 +1,10 @@
 //! Labels where none are looked for, or none should be.
 
 use super::Error;
-use super::format::{Decoded, LABEL_AREA_BLOCKS, Label, Role};
-use super::labels::newest;
-use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use std::io::{IoSlice, IoSliceMut};
+use super::format::{Decoded, Label, Role};
+use super::labels::{newest, remove_labels};
+use super::outgrown::read_behind;
+use crate::{BLOCK_SIZE, Device};
 
 /// Whether there are labels of a device of another size among the blocks from `first` on, where a device that ended soon after it would
 /// have them: it was enlarged, and its labels are not where they are looked for.
@@ -12,15 +12,13 @@ use std::io::{IoSlice, IoSliceMut};
 /// # Errors
 /// [`Error::Device`].
 pub fn has_outgrown_labels(device: &dyn Device, first: u64) -> Result<bool, Error> {
-    // In front of its labels main has less than a MiB that is not of the set.
-    let count = (2 * LABEL_AREA_BLOCKS).min(device.blocks().saturating_sub(first));
-    if count == 0 {
-        return Ok(false);
-    }
-    let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-    device.read(first, &mut [IoSliceMut::new(&mut bytes)])?;
+    let (bytes, unread) = read_behind(device, first)?;
     let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    Ok(blocks.iter().any(Label::is_begun))
+    let is_some = blocks.iter().any(Label::is_begun);
+    match unread {
+        Some((error, _)) if !is_some => Err(error.into()),
+        _ => Ok(is_some),
+    }
 }
 
 /// Makes a device one of no set: whatever labels it has are gone.
@@ -28,11 +26,10 @@ pub fn has_outgrown_labels(device: &dyn Device, first: u64) -> Result<bool, Erro
 /// # Errors
 /// [`Error::Device`].
 pub fn wipe(device: &dyn Device) -> Result<(), Error> {
-    for role in [Role::Main, Role::Log] {
-        if newest(device, role)? != Decoded::Nothing {
-            let zeros = AlignedBuf::zeroed(LABEL_AREA_BLOCKS as usize * BLOCK_SIZE);
-            device.write(Label::area(role, device.blocks()), &[IoSlice::new(&zeros)])?;
-            device.flush()?;
+    let [of_main, of_log] = [Role::Main, Role::Log].map(|role| newest(device, role));
+    for (found, role) in [(of_main?, Role::Main), (of_log?, Role::Log)] {
+        if found != Decoded::Nothing {
+            remove_labels(device, role, device.blocks())?;
         }
     }
     Ok(())
@@ -43,6 +40,7 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
     use crate::flashlog::{AREA_UNIT_BLOCKS, Create, Uuid, create, inspect};
+    use std::io::{IoSlice, IoSliceMut};
     use std::sync::Arc;
 
     const NAMES: Create = Create { set: Uuid([1; 16]), main: Uuid([2; 16]), log: Uuid([3; 16]) };

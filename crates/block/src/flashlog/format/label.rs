@@ -243,7 +243,7 @@ pub(crate) enum Decoded {
 }
 
 /// First block of the pair for a label.
-pub(super) fn place(role: Role, sequence: u64, device_blocks: u64) -> u64 {
+pub(crate) fn place(role: Role, sequence: u64, device_blocks: u64) -> u64 {
     Label::area(role, device_blocks) + 2 * (sequence % LABEL_PAIRS)
 }
 

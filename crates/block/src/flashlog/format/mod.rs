@@ -10,7 +10,7 @@ mod regions;
 pub(crate) mod sums;
 
 pub use damage::{Bad, Damage};
-pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State};
+pub(crate) use label::{Areas, Decoded, Label, Point, Staging, State, place};
 pub use label::{Role, Uuid};
 pub(crate) use page::{Damaged, Entry, Of, PAGE_ZEROS_MOST, Page, PageBuilder, PageHead, pages_most};
 pub(crate) use regions::{MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions};

@@ -102,7 +102,7 @@ fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspec
     let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(|error| {
         let is_of_no_use =
             matches!(&error, Error::Gap { .. } | Error::Replaced { .. } | Error::NoLabel { role: Role::Log, .. });
-        let failure = explain(error);
+        let failure = refused(error);
         if is_of_no_use { failure.hint(WITHOUT) } else { failure }
     })?;
     ground.keep();
@@ -133,7 +133,7 @@ fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Ins
     let mut ground = ground(arguments, label.blocks)?;
     let _shown = Progress::unknown(WHAT);
     let (device, name) = (ground.device.clone(), sets::random_uuid()?);
-    let rebuilt = flashlog::rebuild_without_log(backup, device, name, *accept_damage).map_err(explain)?;
+    let rebuilt = flashlog::rebuild_without_log(backup, device, name, *accept_damage).map_err(refused)?;
     ground.keep();
     Ok(Rebuilt {
         set: label.set.to_string(),
@@ -152,10 +152,18 @@ fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Ins
     })
 }
 
+/// What to do if the device cannot be taken out of what it was.
+fn refused(error: Error) -> Failure {
+    let is_of_main = matches!(error, Error::LabelUnread { role: Role::Main, .. });
+    let failure = explain(error);
+    if is_of_main { failure.hint(OTHER_DEVICE) } else { failure }
+}
+
 fn is_store(ground: &Ground) -> bool {
     holdfast_physical::blocks_of_store(&*ground.device).is_some()
 }
 
 const WHAT: &str = "making main anew";
+const OTHER_DEVICE: &str = "nothing was changed: use another device for main";
 const WITHOUT: &str =
     "this log is of no use with the backup: --without-log makes main as the backup is, without what was written since";
