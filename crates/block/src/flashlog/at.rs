@@ -285,18 +285,17 @@ impl Behind {
     /// The same from another point on.
     pub(super) fn newest_between(&self, from: Point, to: Point) -> Result<Newest, Error> {
         let mut newest = Newest::default();
-        self.add_to(&mut newest, from, to)?;
+        self.each_entry(from, to, |entry| newest.add(entry))?;
         newest.end();
         Ok(newest)
     }
 
-    /// Adds what there is between two points to what was in front of them.
-    pub(super) fn add_to(&self, newest: &mut Newest, from: Point, to: Point) -> Result<(), Error> {
+    /// What there is between two points.
+    pub(super) fn each_entry(&self, from: Point, to: Point, mut see: impl FnMut(&Entry)) -> Result<(), Error> {
         let mut scan = Scan::new(&self.rings, &self.label, from, false).without_mending();
         while scan.at.page < to.page {
-            scan.next_there()?.entries.iter().for_each(|entry| newest.add(entry));
+            scan.next_there()?.entries.iter().for_each(&mut see);
         }
-        newest.put_in_order();
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 use super::at::Kept;
 use super::format::{Entry, GROUP_BLOCKS, Of};
 use super::ranges::Ranges;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Blocks of data, before they are put in order for the first time.
@@ -18,6 +19,37 @@ pub(super) struct Newest {
     zeros: Ranges,
     /// So many were left when they were put in order.
     ordered: usize,
+}
+
+/// The same for whoever asks after each few that come: always in order, at some 60 bytes of memory for each block of data.
+#[derive(Default)]
+pub(super) struct Since {
+    data: BTreeMap<u64, Kept>,
+    zeros: Ranges,
+}
+
+impl Since {
+    /// What comes next.
+    pub(super) fn add(&mut self, entry: &Entry) {
+        let blocks = entry.first..entry.first + entry.blocks();
+        match &entry.of {
+            Of::Data(_) => {
+                self.zeros.remove(&blocks);
+                self.data.extend(Kept::of(entry).map(|kept| (kept.address, kept)));
+            }
+            Of::Zeros { .. } => {
+                while let Some((&address, _)) = self.data.range(blocks.clone()).next() {
+                    self.data.remove(&address);
+                }
+                self.zeros.add(blocks);
+            }
+        }
+    }
+
+    /// The newest version of a block.
+    pub(super) fn get(&self, address: u64) -> Option<Kept> {
+        self.data.get(&address).copied().or_else(|| self.zeros.has(address).then(|| Kept::zeros(address)))
+    }
 }
 
 /// Blocks in a row: one of data, or zeros.
@@ -163,7 +195,7 @@ fn groups(runs: impl Iterator<Item = Range<u64>>) -> u64 {
 mod tests {
     use super::super::chunk::zero_sum;
     use super::*;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     fn of_data(first: u64, data: u64, sums: &[u64]) -> Entry {
         Entry { first, data, of: Of::Data(sums.to_vec()) }
@@ -181,19 +213,21 @@ mod tests {
             (state >> 33) % below
         };
         for round in 0..200 {
-            let (mut newest, mut expected) = (Newest::default(), BTreeMap::new());
+            let (mut newest, mut since, mut expected) = (Newest::default(), Since::default(), BTreeMap::new());
             let (mut position, span) = (0, 1 + random(3000));
             for _ in 0..random(80) {
                 let (first, count) = (random(span), 1 + random(40));
                 if random(2) == 0 {
                     let sums: Vec<u64> = (0..count).map(|_| random(1 << 30)).collect();
                     newest.add(&of_data(first, position, &sums));
+                    since.add(&of_data(first, position, &sums));
                     for (index, sum) in (0..).zip(sums) {
                         expected.insert(first + index, (Some(position + index), sum));
                     }
                     position += count;
                 } else {
                     newest.add(&of_zeros(first, position, 10 * count));
+                    since.add(&of_zeros(first, position, 10 * count));
                     (first..first + 10 * count).for_each(|at| {
                         expected.insert(at, (None, zero_sum()));
                     });
@@ -210,7 +244,8 @@ mod tests {
                 assert!(newest.from(from).map(found).eq(all), "round {round}");
             }
             for at in 0..span + 500 {
-                assert_eq!(newest.get(at).map(found), expected.get(&at).map(|version| (at, *version)), "round {round}");
+                let version = expected.get(&at).map(|version| (at, *version));
+                assert_eq!([newest.get(at), since.get(at)].map(|kept| kept.map(found)), [version; 2], "round {round}");
             }
             assert_eq!(newest.blocks(), expected.len() as u64);
             let zeros: Vec<u64> = newest.from(0).filter(Kept::is_zeros).map(|kept| kept.address).collect();
@@ -239,6 +274,18 @@ mod tests {
         }
         newest.end();
         assert_eq!((newest.blocks(), newest.data().len(), newest.in_memory()), (1 << 28, 99, 99 + 100));
+    }
+
+    #[test]
+    fn what_is_asked_after_each_that_comes_is_not_put_in_order_each_time() {
+        let mut since = Since::default();
+        // Some seconds, and not hours.
+        for at in 0..1 << 20 {
+            since.add(&of_data(at, at, &[at]));
+            assert_eq!(since.get(at / 2).and_then(|kept| kept.position()), Some(at / 2));
+        }
+        since.add(&of_zeros(0, 1 << 20, 1 << 30));
+        assert!(since.data.is_empty() && since.zeros.len() == 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::at::{Behind, Kept, is_good};
 use super::device::{Failure, Flashlog, Side};
 use super::format::{GROUP_BLOCKS, GroupSums, Point};
 use super::kept::Looked;
-use super::newest::Newest;
+use super::newest::{Newest, Since};
 use super::ring::Area;
 use super::staging::Backup;
 use super::sums::SumsReader;
@@ -92,7 +92,7 @@ impl Flashlog {
         }
         looked.add(self.look_at_log(backup.point(), end, Some(&backup))?);
         self.catch_up()?;
-        let (newest, since, done) = (Newest::default(), Newest::default(), Scrubbed::of_log(&looked));
+        let (newest, since, done) = (Newest::default(), Since::default(), Scrubbed::of_log(&looked));
         let mut scrub = Scrub { set: self, backup, behind, newest, since, to: end, done };
         match scrub.all() {
             Ok(()) => {
@@ -129,7 +129,7 @@ struct Scrub<'a> {
     /// What the log has behind the backup's state.
     newest: Newest,
     /// What it got since this began, up to a point.
-    since: Newest,
+    since: Since,
     to: Point,
     done: Scrubbed,
 }
@@ -192,7 +192,7 @@ impl Scrub<'_> {
             (stages.durable, stages.find(address).is_some(), !stages.is_durable(address))
         };
         // Main has nothing that is not in the log, durably.
-        self.behind.add_to(&mut self.since, self.to, durable)?;
+        self.behind.each_entry(self.to, durable, |entry| self.since.add(entry))?;
         self.to = durable;
         let in_log = self.in_log(address);
         let main = read_block(&*set.main, address);

@@ -2,7 +2,7 @@
 
 use super::at::{Behind, Kept};
 use super::device::{Failure, Flashlog, Side};
-use super::newest::Newest;
+use super::newest::Since;
 use super::ring::Area;
 use super::scrub::{Scrubbed, has_sum, mended, read_block};
 use super::verify::read_each;
@@ -66,7 +66,7 @@ impl Flashlog {
         done: Scrubbed,
     ) -> Result<Scrubbed, Error> {
         let newest = behind.newest_between(from, to)?;
-        let mut scrub = WithLog { set: self, behind, since: Newest::default(), to, done };
+        let mut scrub = WithLog { set: self, behind, since: Since::default(), to, done };
         let mut batch: Vec<Kept> = Vec::new();
         for kept in newest.from(first) {
             if batch.last().is_some_and(|last| last.address + 1 != kept.address) || batch.len() == BATCH_BLOCKS {
@@ -86,7 +86,7 @@ struct WithLog<'a> {
     set: &'a Flashlog,
     behind: Behind,
     /// What the log got since this began, up to a point.
-    since: Newest,
+    since: Since,
     to: Point,
     done: Scrubbed,
 }
@@ -116,7 +116,7 @@ impl WithLog<'_> {
             (stages.durable, stages.find(kept.address).is_some())
         };
         // Main has nothing that is not in the log, durably.
-        self.behind.add_to(&mut self.since, self.to, durable)?;
+        self.behind.each_entry(self.to, durable, |entry| self.since.add(entry))?;
         self.to = durable;
         let kept = self.since.get(kept.address).unwrap_or(kept);
         let main = read_block(&*set.main, kept.address);
