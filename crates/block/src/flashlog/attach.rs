@@ -101,6 +101,10 @@ impl Alone {
             has_room = joining.copy(self, &lacking, options)?;
             lacking = self.take_since();
         }
+            // What is written anew of them meanwhile is marked.
+            if has_room && joining.unread.len() as u64 > REST_BLOCKS {
+                has_room = joining.copy_unread(self, options)?;
+            }
         // From here on main stands still.
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
@@ -369,7 +373,7 @@ impl Joining {
         }
     }
 
-    /// When main stands still and all the rest is there, the same of what it could not read, which it is asked for once more. What it cannot read
+    /// When main stands still and all the rest is there, or before if that is much, the same of what it could not read, which it is asked for once more. What it cannot read
     /// then either is lost, and the log says so by checksums that its data has not: no main is made anew without it, and no backup made, as if it had
     /// not been written.
     fn copy_unread(&mut self, alone: &Alone, options: &Options) -> Result<bool, Error> {
@@ -385,6 +389,9 @@ impl Joining {
             for run in part.chunk_by(|a, b| a + 1 == *b) {
                 let bytes = &mut bytes[..run.len() * BLOCK_SIZE];
                 let could = read_those_that_can_be(&*alone.main, labels, run[0], bytes)?;
+            if let Some(watch) = &options.watch {
+                watch.check_open(&alone.name)?;
+            }
                 let mut from = 0;
                 for some in could.chunk_by(|a, b| a == b) {
                     let (address, written) = (run[from], &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]);

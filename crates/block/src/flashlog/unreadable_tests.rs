@@ -7,9 +7,12 @@ use super::lost_tests::{DATA, is_damaged, without_one};
 use super::tests::{Unreadable, block, get, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 /// Where the log's pages are.
 const META: std::ops::Range<u64> = 256..512;
@@ -607,4 +610,104 @@ fn what_a_log_that_comes_back_lacks_of_main_makes_nothing_forgotten_that_was_kno
         device.backup(set.backup.clone()).unwrap();
         assert!(contents(&*set.backup) == contents(&device) && device.status().damage == Damage::default(), "{what}");
     }
+}
+
+/// A main that cannot read these blocks until they are written. When it is asked for the first of them once more, one of them is written, if the set
+/// takes that just then.
+struct Rotten {
+    below: Arc<MemoryDevice>,
+    set: Mutex<Option<Arc<Lasting>>>,
+    bad: Mutex<BTreeSet<u64>>,
+    asked: AtomicI64,
+    is_taken: AtomicBool,
+}
+
+const REWRITTEN: u64 = 250;
+
+impl Filter for Rotten {
+    fn below(&self) -> &dyn Device {
+        &*self.below
+    }
+
+    fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
+        let blocks = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
+        let Some(at) = self.bad.lock().range(first..first + blocks).next().copied() else {
+            return self.below.read(first, bufs);
+        };
+        // With others, by itself, and once more.
+        if (first, blocks) == (100, 1)
+            && self.asked.fetch_add(1, Ordering::Relaxed) == 1
+            && let Some(set) = self.set.lock().clone()
+        {
+            let (done, is_done) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                put(&*set, REWRITTEN, 4000).unwrap();
+                let _ = done.send(());
+            });
+            self.is_taken.store(is_done.recv_timeout(Duration::from_secs(5)).is_ok(), Ordering::Relaxed);
+        }
+        Unreadable::at(&self.below, at).read(first, bufs)
+    }
+
+    fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
+        let blocks = bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
+        self.bad.lock().retain(|at| !(first..first + blocks).contains(at));
+        self.below.write(first, bufs)
+    }
+}
+
+/// A main that has written as many blocks alone, none of which it can read.
+fn rotten(set: &Set, device: Flashlog, count: u64) -> (Arc<Lasting>, Arc<Rotten>) {
+    let lasting = Lasting::of(device, Policy::default());
+    lasting.detach_log().unwrap();
+    (100..100 + count).for_each(|at| put(&lasting, at, 2000 + at).unwrap());
+    lasting.settle().unwrap();
+    drop(lasting);
+    let main = Arc::new(Rotten {
+        below: set.main.clone(),
+        set: Mutex::default(),
+        bad: Mutex::default(),
+        asked: AtomicI64::new(0),
+        is_taken: AtomicBool::new(false),
+    });
+    let lasting = Lasting::open_alone(main.clone(), &options(Mode::Synchronous), Policy::default(), false).unwrap();
+    *main.bad.lock() = (100..100 + count).collect();
+    (Arc::new(lasting), main)
+}
+
+#[test]
+fn main_takes_changes_while_it_is_asked_once_more_for_much_that_it_could_not_read() {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    let count = 300;
+    let (alone, main) = rotten(&set, device, count);
+    *main.set.lock() = Some(alone.clone());
+    let attached = alone.attach_log(set.log.clone()).unwrap();
+    *main.set.lock() = None;
+    assert!(main.is_taken.load(Ordering::Relaxed), "{attached:?}");
+    assert!(matches!(attached, Attached::Back { lost_blocks, .. } if lost_blocks == count - 1), "{attached:?}");
+    assert_eq!(alone.status().0.damage.main, Bad { blocks: count - 1, first: 100 });
+    assert!(get(&*alone, REWRITTEN) == block(4000) && is_damaged(&*alone, REWRITTEN - 1));
+    assert!(alone.set().unwrap().backup(set.backup.clone()).is_err());
+    (100..100 + count).for_each(|at| put(&*alone, at, 5000 + at).unwrap());
+    alone.set().unwrap().backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&*alone));
+}
+
+#[test]
+fn a_log_without_room_for_what_main_cannot_read_begins_anew_and_the_backup_is_not_as_if_it_had_not_been_written() {
+    let (set, device) = Set::in_mode(Mode::Synchronous);
+    let had = contents(&device);
+    // With what it has, more than three quarters of the log.
+    (0..set.log.blocks() / 2).for_each(|number| put(&device, number % 50, number).unwrap());
+    device.flush().unwrap();
+    let (alone, _) = rotten(&set, device, 900);
+    let attached = alone.attach_log(set.log.clone()).unwrap();
+    assert!(matches!(attached, Attached::BackWithMap { blocks } if blocks >= 900), "{attached:?}");
+    let device = alone.set().unwrap();
+    assert!(device.backup(set.backup.clone()).is_err());
+    finish_backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == had);
+    (100..1000).for_each(|at| put(&*alone, at, 5000 + at).unwrap());
+    device.backup(set.backup.clone()).unwrap();
+    assert!(contents(&*set.backup) == contents(&*alone));
 }
