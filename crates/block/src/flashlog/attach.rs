@@ -68,8 +68,10 @@ struct Joining {
     blocks: u64,
     /// Blocks that it had lost, of what it keeps, and that are lost of what it gets.
     looked: Looked,
-    /// Those of them of which main did not know.
+    /// Those of them of which main did not know, and of which its label does not tell.
     added: BTreeSet<u64>,
+    /// The same, of which it may tell by now.
+    noted: BTreeSet<u64>,
     /// Blocks of main that it is to get and that could not be read.
     unread: BTreeSet<u64>,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
@@ -99,12 +101,12 @@ impl Alone {
                 break;
             }
             has_room = joining.copy(self, &lacking, options)?;
-            lacking = self.take_since();
-        }
             // What is written anew of them meanwhile is marked.
             if has_room && joining.unread.len() as u64 > REST_BLOCKS {
                 has_room = joining.copy_unread(self, options)?;
             }
+            lacking = self.take_since();
+        }
         // From here on main stands still.
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
@@ -125,7 +127,8 @@ impl Alone {
         self.main.flush()?;
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
-        let joined = Joined { tells: is_kept && map.is_none(), added: std::mem::take(&mut joining.added) };
+        let [added, noted] = [&mut joining.added, &mut joining.noted].map(std::mem::take);
+        let joined = Joined { tells: is_kept && map.is_none(), added, noted };
         let (flashlog, opened) = self.say_together(log, generation, None, joined, options)?;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
@@ -171,7 +174,7 @@ impl Alone {
                 (label.backup, label.backup_sequence) = (of_main.backup, of_main.backup_sequence);
             })?;
         }
-        let joined = Joined { tells: false, added: BTreeSet::new() };
+        let joined = Joined { tells: false, added: BTreeSet::new(), noted: BTreeSet::new() };
         let (flashlog, opened) = self.say_together(log, generation, Some(name), joined, options)?;
         self.hand_over_bad(&flashlog);
         *gate = true;
@@ -281,7 +284,7 @@ impl Alone {
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
         let tail = if log.label.backup == Uuid::NONE { next } else { log.label.tail };
-        let mut added = BTreeSet::new();
+        let (mut added, mut noted) = (BTreeSet::new(), BTreeSet::new());
         {
             // Waits for those who have marked something, as `take_since` does.
             let _gate = self.gate.write();
@@ -290,7 +293,10 @@ impl Alone {
             let is_older = |kept: &&Kept| ![&marks.changed, &behind].iter().any(|map| map.has(kept.address, 1));
             let mut known_bad = self.known_bad.lock();
             if self.knowledge == Knowledge::All {
-                added.extend(lost.iter().map(|kept| kept.address).filter(|at| !known_bad.contains_key(at)));
+                let unknown = lost.iter().filter(|kept| !known_bad.contains_key(&kept.address));
+                for kept in unknown {
+                    if is_older(&kept) { &mut noted } else { &mut added }.insert(kept.address);
+                }
             }
             known_bad.extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
             drop(known_bad);
@@ -313,6 +319,7 @@ impl Alone {
             blocks: 0,
             looked,
             added,
+            noted,
             unread: BTreeSet::new(),
             is_end_unread: unread.is_some(),
         })
@@ -382,6 +389,9 @@ impl Joining {
         let (mut bytes, memory) =
             (AlignedBuf::zeroed(unread.len().min(COPY_BLOCKS as usize) * BLOCK_SIZE), Arc::default());
         for part in unread.chunks(COPY_BLOCKS as usize) {
+            if let Some(watch) = &options.watch {
+                watch.check_open(&alone.name)?;
+            }
             if !self.has_room(part.len() as u64) {
                 return Ok(false);
             }
@@ -389,9 +399,6 @@ impl Joining {
             for run in part.chunk_by(|a, b| a + 1 == *b) {
                 let bytes = &mut bytes[..run.len() * BLOCK_SIZE];
                 let could = read_those_that_can_be(&*alone.main, labels, run[0], bytes)?;
-            if let Some(watch) = &options.watch {
-                watch.check_open(&alone.name)?;
-            }
                 let mut from = 0;
                 for some in could.chunk_by(|a, b| a == b) {
                     let (address, written) = (run[from], &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]);

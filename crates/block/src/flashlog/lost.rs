@@ -113,22 +113,27 @@ impl Flashlog {
         self.lose_in_log(&newest);
         let brought = match looked.damage {
             None if before.blocks > 0 => self.bring_what_log_has(before.first)?,
-            _ => 0,
+            _ => Vec::new(),
         };
         let [told, of_newest] =
             [&looked.lost, &newest].map(|lost| lost.iter().map(|kept| kept.address).collect::<BTreeSet<u64>>());
         // Unless an earlier version is lost as well.
-        let is_added = |lost: &[Kept]| {
-            let is_one = |joined: &Joined| lost.len() == 1 && joined.added.contains(&lost[0].address);
-            of_newest.contains(&lost[0].address) && joined.is_some_and(is_one)
+        let lost_once = looked.lost.chunk_by(|a, b| a.address == b.address).filter(|lost| lost.len() == 1);
+        let newest_once: BTreeSet<u64> =
+            lost_once.map(|lost| lost[0].address).filter(|at| of_newest.contains(at)).collect();
+        let of_joined = |of: fn(&Joined) -> &BTreeSet<u64>| -> BTreeSet<u64> {
+            joined.map_or_else(BTreeSet::new, |joined| of(joined).intersection(&newest_once).copied().collect())
         };
-        let added = looked.lost.chunk_by(|a, b| a.address == b.address).filter(|lost| is_added(lost)).count() as u64;
-        // Main's label may have been told of those meanwhile, by main alone.
-        let are_all = |found: u64| found - added + brought == before.blocks || found + brought == before.blocks;
+        let [added, noted] = [of_joined(|joined| &joined.added), of_joined(|joined| &joined.noted)];
+        // All that the label tells of, and not others in their place. It has been told of those that are noted by main alone, or of none of them.
+        let are_all = |untold: &BTreeSet<u64>| {
+            let told = || of_newest.iter().filter(|at| !added.contains(at) && !untold.contains(at)).chain(&brought);
+            told().count() as u64 == before.blocks && told().min() == Some(&before.first)
+        };
         let is_known = match looked.damage {
             _ if before.blocks == 0 => true,
             // Main alone may have written some of them, or not. Those that are not found may be there, and have main's older version now.
-            None if joined.is_some() && (told != of_newest || !are_all(newest.len() as u64)) => false,
+            None if joined.is_some() && (told != of_newest || !(are_all(&noted) || are_all(&BTreeSet::new()))) => false,
             None => is_told,
             // The others may be behind the page.
             Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),
@@ -152,7 +157,7 @@ impl Flashlog {
             stages.knowledge = if is_known { Knowledge::All } else { Knowledge::Forgotten };
             stages.is_untold = !is_known;
             // Those that are known may be others.
-            let blocks = before.blocks.saturating_sub(newest.len() as u64 - added).max(1);
+            let blocks = before.blocks.saturating_sub((newest.len() - added.len() - noted.len()) as u64).max(1);
             stages.forgotten = Bad { blocks, ..before };
         }
         self.note_known_damage()

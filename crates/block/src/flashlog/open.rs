@@ -53,8 +53,10 @@ pub(super) enum End {
 pub(super) struct Joined {
     /// Whether it tells of the blocks of main that are damaged, as main's label has it.
     pub(super) tells: bool,
-    /// Blocks that were found lost when it came: main's label need not tell of them.
+    /// Blocks that were found lost when it came, of which main's label does not tell.
     pub(super) added: BTreeSet<u64>,
+    /// The same, of which it tells, if main alone has had it written since.
+    pub(super) noted: BTreeSet<u64>,
 }
 
 impl End {

@@ -46,15 +46,15 @@ impl Flashlog {
         }
     }
 
-    /// At an opening, of a main whose label tells of blocks that nobody had: the log may have been read badly then. Gives how many main got.
-    pub(super) fn bring_what_log_has(&self, first: u64) -> Result<u64, Error> {
+    /// At an opening, of a main whose label tells of blocks that nobody had: the log may have been read badly then. Gives what main got.
+    pub(super) fn bring_what_log_has(&self, first: u64) -> Result<Vec<u64>, Error> {
         let (behind, from, to) = {
             let head = self.head.lock();
             let (from, to) = (head.labels.label.tail, head.next);
             (Behind::of_log(&head.labels, from, to), from, to)
         };
         let done = self.compare_with_log(behind, (from, to), first, Scrubbed::default())?;
-        Ok(done.main_repaired.len() as u64)
+        Ok(done.main_repaired)
     }
 
     /// Compares blocks from `first` on with what the log has between two points.

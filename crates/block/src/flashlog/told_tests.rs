@@ -3,7 +3,7 @@ use super::anew_tests::{LOST, fill, told};
 use super::backup_tests::{BLOCKS, Set, contents};
 use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
-use super::tests::{block, get, open, options, put, spoil};
+use super::tests::{Unreadable, block, get, open, options, put, spoil};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSliceMut;
@@ -267,4 +267,39 @@ fn what_a_log_that_comes_back_gives_main_is_not_damaged_any_more() {
     spoil(&set.log, at);
     lasting.attach_log(set.log.clone()).unwrap();
     assert!(get(&lasting, 17) == block(5017) && lasting.status().0.damage == Damage::default());
+}
+
+#[test]
+fn no_other_block_that_is_lost_stands_for_one_that_main_alone_has_forgotten() {
+    for is_another_lost in [false, true] {
+        let what = format!("another is lost in the log: {is_another_lost}");
+        let (set, device) = behind(true, true);
+        let last = device.blocks() - 1;
+        put(&device, last, 9000).unwrap();
+        device.flush().unwrap();
+        let at = lose(&set.log, 5017);
+        device.catch_up().unwrap();
+        device.settle().unwrap();
+        assert_eq!(told(&device), LOST, "{what}");
+        drop(device);
+        let main = Unreadable::at(&set.main, u64::MAX);
+        let open_alone = || Lasting::open_alone(main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
+        let killed = open_alone();
+        put(&killed, 16, 9).unwrap();
+        drop(killed);
+        // The whole region counts as changed then. Of it a block cannot be read; what was lost in the log is good there again, and main has it older.
+        let lasting = open_alone();
+        main.at.store(21, Ordering::Relaxed);
+        spoil(&set.log, at);
+        if is_another_lost {
+            put(&*set.main, last, 1).unwrap();
+            lose(&set.log, 9000);
+        }
+        let attached = lasting.attach_log(set.log.clone()).unwrap();
+        let lost = 1 + u64::from(is_another_lost);
+        assert!(matches!(attached, Attached::Back { lost_blocks, .. } if lost_blocks == lost), "{what}: {attached:?}");
+        let device = lasting.set().unwrap();
+        assert!(get(&*device, 17) == block(18) && device.status().forgets_damage, "{what}");
+        assert!(device.backup(set.backup.clone()).is_err() && get(&*set.backup, 17) == block(5017), "{what}");
+    }
 }
