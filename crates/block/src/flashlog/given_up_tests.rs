@@ -139,7 +139,13 @@ fn all() -> Vec<Found> {
         found.devices.main.grow(LARGER + 256 + blocks).unwrap();
         found
     };
+    let of_two_sizes = || {
+        let found = found("it has grown with its log since its backup, and its disk since", grown(), |_| Vec::new());
+        found.devices.main.grow(LARGER + 1000).unwrap();
+        found
+    };
     vec![
+        of_two_sizes(),
         found("neither copy of its newest label can be read", went_alone(), both_copies),
         found("nor the label that would be next", went_alone(), |label| {
             let next = Label { sequence: label.sequence + 1, ..label.clone() };
