@@ -1,7 +1,7 @@
 //! Sets that become larger with their main device: while they are used, cut off anywhere, with a backup from before, by hand.
 use super::lasting_tests::{BLOCKS, Devices, alone};
 use super::staging::Backup;
-use super::tests::{Unplugged, Unreadable, block, get, names, options, put};
+use super::tests::{Unplugged, block, get, names, options, put};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSlice;
@@ -473,19 +473,4 @@ fn what_main_has_around_the_rest_of_its_old_labels_stays_as_long_as_it_is_a_main
         }
     });
     assert!(as_before > 0 && outgrown(main, BLOCKS).unwrap().is_none());
-}
-
-#[test]
-fn a_block_that_cannot_be_read_where_old_labels_may_be_is_data_as_long_as_main_has_labels() {
-    let (devices, set) = Devices::new(Mode::Synchronous);
-    let set = Lasting::of(set, alone());
-    set.grow(LARGER).unwrap();
-    drop(set);
-    let at = BLOCKS + 201;
-    let main = Unreadable::at(&devices.main, at);
-    for left in [at, u64::MAX] {
-        super::outgrown::wipe_outgrown(&*main, BLOCKS).unwrap();
-        assert_eq!(main.at.load(Ordering::Relaxed), left, "written, it can be read");
-        super::labels::wipe(&*main, super::format::Role::Main).unwrap();
-    }
 }

@@ -280,7 +280,8 @@ pub(super) fn next_that_counts(device: &dyn Device, role: Role) -> Result<u64, c
     let free = (before + 1..before + LABELS_BLOCKS / 2).find(|sequence| {
         let [own, next] = [0, 1].map(|more| place(role, sequence + more, blocks));
         // What cannot be read behind it would count as newer than it.
-        !taken.contains(&own) && !taken.contains(&(own + 1)) && !(taken.contains(&next) && taken.contains(&(next + 1)))
+        let is_taken = |at: u64| taken.contains(&at);
+        !(is_taken(own) || is_taken(own + 1) || is_taken(next) && is_taken(next + 1))
     });
     let reason = "there is no place for a label among those that cannot be read";
     free.ok_or_else(|| error.unwrap_or_else(|| crate::Error::Unsuitable { device: device.name().into(), reason }))

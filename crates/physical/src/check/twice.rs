@@ -48,6 +48,7 @@ impl Walk<'_> {
 
     /// Tells of blocks that are named twice, and puts right bad copies of the others.
     pub(super) fn finish(&mut self, trees: &Trees) {
+        self.tell_unlisted(trees);
         self.add_uncounted();
         for (block, places) in self.named_twice(trees) {
             let mut find = |place, what| self.report.find(FindingKind::DoublyUsed, place, what);

@@ -223,13 +223,12 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        self.tell_unlisted(trees);
         // In use also where no dead list says so.
         self.seen.used.iter_mut().zip(&self.seen.held).for_each(|(used, held)| *used |= held);
     }
 
     /// Each once, with all snapshots that have it. These are walked once more for that, each by itself, as below what two share this walk has seen one.
-    fn tell_unlisted(&mut self, trees: &Trees) {
+    pub(super) fn tell_unlisted(&mut self, trees: &Trees) {
         let unlisted = std::mem::take(&mut self.unlisted);
         if unlisted.is_empty() {
             return;
