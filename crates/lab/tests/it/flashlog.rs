@@ -62,7 +62,7 @@ fn planted_mistakes_are_found() {
             Plant::NoFlushOfWhatIsFound(_) => Kind::Lasting.seed_from(20),
             // The same of those that go through a procedure.
             Plant::NoFlushOfWhatProceduresFind(Device::Log) => 24,
-            Plant::NoFlushOfWhatProceduresFind(_) => Kind::WithBackup.seed_from(20),
+            Plant::NoFlushOfWhatProceduresFind(_) => 95,
             _ => Kind::WithoutBackup.seed_from(20),
         };
         let mut options = Options { budget: Budget::new(seed, 20_000), plant: *plant, ..Options::default() };
