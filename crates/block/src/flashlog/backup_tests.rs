@@ -385,7 +385,7 @@ fn a_main_that_is_being_made_anew_is_nobodys_main() {
         }
         match open(&main, &log, Mode::Synchronous) {
             Ok((device, _)) => assert!(contents(&device) == before, "cut off after {requests} requests"),
-            Err(Error::NoLabel { role: Role::Main, .. } | Error::Replaced { role: Role::Main, .. }) => refused += 1,
+            Err(Error::GivenUp { .. } | Error::Replaced { role: Role::Main, .. }) => refused += 1,
             Err(error) => panic!("cut off after {requests} requests: {error}"),
         }
     }

@@ -32,6 +32,12 @@ pub enum Error {
         /// Why the first of them cannot.
         cause: crate::Error,
     },
+    /// A device on which main was being made anew, which was cut off.
+    #[error("{device}: main was being made anew here and is not done, so it is a mixture")]
+    GivenUp {
+        /// Name of the device.
+        device: Arc<str>,
+    },
     /// The device is of another version of the format.
     #[error("{device}: version {version} of the format is not known here (only {})", super::FORMAT_VERSION)]
     OtherVersion {

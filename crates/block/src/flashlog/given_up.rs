@@ -74,7 +74,7 @@ pub(super) fn give_up(main: Arc<dyn Device>, of_sets: &[u64], label: &Label) -> 
         false => cause.into(),
     })?;
     let is_valid = |found: Decoded| matches!(found, Decoded::Valid(_));
-    let before = Before::of(&*main, of_sets)?;
+    let mut before = Before::of(&*main, of_sets)?;
     let is_main = is_valid(look(&*main, Role::Main, main.blocks())?.0) || !before.labels.is_empty();
     // Of a main these are data, and need not be readable.
     let is_log = look(&*main, Role::Log, main.blocks()).is_ok_and(|(found, _)| is_valid(found));
@@ -86,7 +86,9 @@ pub(super) fn give_up(main: Arc<dyn Device>, of_sets: &[u64], label: &Label) -> 
         Label { main: Uuid::NONE, state: State::CatchingUp, left: 0, sequence: sequence - 1, ..label.clone() };
     let mut labels = Labelled { device: Arc::clone(&main), label: of_none };
     labels.write(|_| ())?;
-    // It counts whatever becomes of the others.
+    // It counts whatever becomes of the others. It may lie where one was of when the device ended a little earlier.
+    let own = labels.label.place();
+    before.labels.retain(|(_, at)| !(own..own + 2).contains(at));
     before.remove(&*main)?;
     remove_others(&*main, &labels.label)?;
     if is_main {

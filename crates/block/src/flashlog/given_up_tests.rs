@@ -270,3 +270,20 @@ fn what_cannot_be_read_of_mains_data_is_no_label_of_a_log() {
     let (set, _) = Flashlog::open(devices.main.clone(), devices.log.clone(), &options(Mode::Synchronous)).unwrap();
     devices.check(&set, "made anew");
 }
+
+#[test]
+fn the_label_that_gives_a_device_up_stays_where_those_were_of_a_slightly_smaller_one() {
+    for more in [3, 100] {
+        let (devices, set) = Devices::new(Mode::Synchronous);
+        drop(set);
+        let main = devices.main.clone();
+        let mut labels = Labelled::read(main.clone(), Role::Main).unwrap();
+        // In each place for one.
+        (0..70).for_each(|_| labels.write(|_| ()).unwrap());
+        main.grow(main.blocks() + more).unwrap();
+        let label = Label { device_blocks: main.blocks(), ..labels.label.clone() };
+        super::given_up::give_up(main.clone(), &[BLOCKS], &label).unwrap();
+        let found = Labelled::read(main, Role::Main).map(|labels| labels.label);
+        assert!(matches!(found, Err(Error::GivenUp { .. })), "{more} blocks larger: {found:?}");
+    }
+}

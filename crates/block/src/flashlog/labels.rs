@@ -27,6 +27,7 @@ impl Labelled {
         // Those of main and backup are in the same place.
         let other = if role == Role::Log { Role::Main } else { Role::Log };
         match found {
+            Decoded::Valid(label) if label.is_given_up() => Err(Error::GivenUp { device: name() }),
             Decoded::Valid(label) if label.role == role => Ok(Labelled { label: *label, device }),
             Decoded::Valid(label) => Err(Error::OtherRole { device: name(), expected: role, got: label.role }),
             Decoded::OtherVersion(version) => Err(Error::OtherVersion { device: name(), version }),

@@ -157,7 +157,7 @@ impl Flashlog {
             stages.knowledge = if is_known { Knowledge::All } else { Knowledge::Forgotten };
             stages.is_untold = !is_known;
             // Those that are known may be others.
-            let blocks = before.blocks.saturating_sub((newest.len() - added.len() - noted.len()) as u64).max(1);
+            let blocks = before.blocks.saturating_sub((newest.len() - added.union(&noted).count()) as u64).max(1);
             stages.forgotten = Bad { blocks, ..before };
         }
         self.note_known_damage()

@@ -70,6 +70,8 @@ pub fn as_labelled(
 ) -> Result<(Arc<dyn Device>, Option<Inspected>), Error> {
     let at_end = match inspect(&*main) {
         Ok(Some(label)) => return Ok((main, Some(label))),
+        // What those at the end say may be that it is no main any more.
+        Err(error @ Error::LabelUnread { role: Role::Main, .. }) => return Err(error),
         at_end => at_end,
     };
     let Some(shorter) = set_blocks.map(|blocks| outgrown(Arc::clone(&main), blocks)).transpose()?.flatten() else {

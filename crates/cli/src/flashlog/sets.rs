@@ -170,7 +170,10 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::PerhapsBehind { .. } => {
             "with its log nothing is lost; --accept-loss (of a mount: -o accept-loss) gives that up, if the log is gone for good"
         }
-        Error::Replaced { role: Role::Main, .. } => "main was made anew from the backup; this is the one before",
+        Error::GivenUp { .. } => "make it anew from the backup and the log: holdfast flashlog rebuild --force",
+        Error::Replaced { role: Role::Main, .. } => {
+            "main was made anew from the backup, and this is the one before, or the new one if that was cut off in the end: rebuild --force makes it again"
+        }
         Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
         Error::Older { .. } => {
             "it is a copy, or the set has been used without it; rebuild makes main anew from the backup and the log"

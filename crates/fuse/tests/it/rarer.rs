@@ -152,7 +152,8 @@ fn rarer_requests_pass_both_ways() {
         File::open(path("d")).unwrap().sync_all().unwrap();
         rustix::fs::removexattr(path("a"), "user.x").unwrap();
 
-        let tmpfile = OFlags::TMPFILE | OFlags::RDWR;
+        // Not for programs that other tests start meanwhile: it would stay open as long as these run.
+        let tmpfile = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let unnamed = rustix::fs::open(directory, tmpfile, Mode::from_raw_mode(0o600)).unwrap();
         assert_eq!(rustix::fs::fstat(&unnamed).unwrap().st_nlink, 0);
         let exchange = rustix::fs::renameat_with(CWD, path("a"), CWD, path("d/b"), RenameFlags::EXCHANGE);

@@ -111,7 +111,11 @@ fn is_alone(error: &Error) -> bool {
 /// What is said of a log that is being made another one: it is none yet, or not main's, or has of its labels only older ones, or torn ones.
 fn is_no_log(error: &Error, log: &dyn Device) -> bool {
     match error {
-        Error::NoLabel { .. } | Error::OtherSet { .. } | Error::Replaced { .. } | Error::Older { .. } => true,
+        Error::NoLabel { .. }
+        | Error::GivenUp { .. }
+        | Error::OtherSet { .. }
+        | Error::Replaced { .. }
+        | Error::Older { .. } => true,
         Error::Damaged { .. } => flashlog::inspect(log).is_err(),
         _ => false,
     }

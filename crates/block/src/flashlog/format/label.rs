@@ -318,6 +318,11 @@ impl Label {
         }
     }
 
+    /// Of a device on which main is being made anew: it is a mixture, and nobody's.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.role == Role::Main && self.main == Uuid::NONE
+    }
+
     /// First block of the pair that this label is written to.
     pub(crate) fn place(&self) -> u64 {
         place(self.role, self.sequence, self.device_blocks)
