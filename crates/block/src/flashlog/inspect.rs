@@ -13,6 +13,8 @@ use std::sync::Arc;
 /// What a device of a set is at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
+    /// Main is being made anew on it, or that was cut off: it is a mixture, and nobody's.
+    GivenUp,
     /// In order, or the set is in use, or is being opened.
     Open,
     /// A main that is between two states: it can be used with its log only.
@@ -122,6 +124,7 @@ impl Inspected {
         Inspected {
             role: label.role,
             condition: match label.state {
+                _ if label.is_given_up() => Condition::GivenUp,
                 State::Open | State::Opening => Condition::Open,
                 State::CatchingUp => Condition::CatchingUp,
                 State::Alone => Condition::Alone,

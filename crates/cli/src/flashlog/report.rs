@@ -4,7 +4,7 @@ use super::sets;
 use crate::output::{Report, table};
 use crate::{date, quoting, size};
 use holdfast_block::flashlog::{
-    Bad, Condition, Damage, Error, Inspected, Mode, Policy, Protection, Role, Status, Trouble, Uuid,
+    Bad, Condition, Damage, Error, Inspected, Mode, Policy, Protection, Role, Status, Trouble,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -422,13 +422,6 @@ pub(crate) struct DeviceReport {
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
-    #[serde(skip)]
-    is_given_up: bool,
-}
-
-/// Main was being made anew on it, which was cut off.
-fn is_given_up(label: &Inspected) -> bool {
-    label.role == Role::Main && label.uuid == Uuid::NONE
 }
 
 impl DeviceReport {
@@ -439,7 +432,7 @@ impl DeviceReport {
             _ => DamageReport::problem(&label.damage, is_forgotten),
         };
         let problem = match label.condition {
-            _ if is_given_up(label) => Some(
+            Condition::GivenUp => Some(
                 "main was being made anew here and is not done, so it is a mixture: holdfast flashlog rebuild --force"
                     .to_string(),
             ),
@@ -467,13 +460,12 @@ impl DeviceReport {
             size_bytes: sets::bytes(label.device_blocks),
             set_bytes: sets::bytes(label.blocks),
             problem,
-            is_given_up: is_given_up(label),
         }
     }
 
     /// As udev takes it from a program (`IMPORT{program}`), and a shell. Nothing of a device that is no main yet, and has no name of its own.
     pub(crate) fn exported(&self) -> String {
-        if self.is_given_up {
+        if self.condition == condition_name(Condition::GivenUp) {
             return String::new();
         }
         let all = [("ROLE", &*self.role), ("CONDITION", self.condition), ("SET", &*self.set), ("UUID", &*self.uuid)];
@@ -483,6 +475,7 @@ impl DeviceReport {
 
 fn condition_name(condition: Condition) -> &'static str {
     match condition {
+        Condition::GivenUp => "given-up",
         Condition::Open => "open",
         Condition::CatchingUp => "catching-up",
         Condition::Alone => "alone",

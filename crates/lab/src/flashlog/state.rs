@@ -41,7 +41,7 @@ pub(super) struct Rebuilt {
 /// Whether main alone has what it must. While it is opened it may be a mixture; if what a killed process left is opened, only if it says so.
 pub(super) fn is_whole(moment: &Moment, main: &MemoryDevice) -> bool {
     let Progress { is_open, is_left, .. } = moment.progress;
-    let is_mixture = || matches!(flashlog::inspect(main), Ok(Some(label)) if label.condition == Condition::CatchingUp);
+    let is_mixture = || matches!(flashlog::inspect(main), Ok(Some(label)) if matches!(label.condition, Condition::CatchingUp | Condition::GivenUp));
     is_open && !(is_left && is_mixture())
 }
 
