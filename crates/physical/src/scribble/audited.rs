@@ -28,10 +28,11 @@ impl Place {
     }
 
     /// Whether an equation counts what becomes of the field: pages of objects; addresses, where there is a tree; and a birth by which the newest snapshot
-    /// of `main`, of this epoch, seems to have a block of metadata and has it not, or the other way round.
-    fn is_counted(&self, field: &str, old: &RecordGlance, new: &RecordGlance, newest: Epoch) -> bool {
+    /// of `main` seems to have a block of metadata and has it not, or the other way round; not of one that is made in this epoch, which has them all, and
+    /// of which more than there are is not counted.
+    fn is_counted(&self, field: &str, old: &RecordGlance, new: &RecordGlance, newest: Option<Epoch>) -> bool {
         let is_of_main = !self.is_own() || self.id == table_of(DomainId::MAIN);
-        let is_kept = |record: &RecordGlance| record.root.birth_log <= newest;
+        let is_kept = |record: &RecordGlance| newest.map(|newest| record.root.birth_log <= newest);
         match field {
             "blocks" => !self.is_own() && old.blocks != new.blocks,
             "root.birth_log" => is_of_main && old.root.address[1] != 0 && is_kept(old) != is_kept(new),
@@ -107,7 +108,10 @@ impl Lab<'_> {
         let old = record(&form)?;
         form.get_mut(at..at + bits.len())?.iter_mut().zip(&bits).for_each(|(byte, flipped)| *byte ^= flipped);
         let new = record(&form)?;
-        let newest = self.trees()?.kept.newest_epoch(DomainId::MAIN);
+        let newest = {
+            let trees = self.trees()?;
+            Some(trees.kept.newest_epoch(DomainId::MAIN)).filter(|newest| newest + 1 < trees.building)
+        };
         let is_struck = old.is_used && place.is_counted(field, &old, &new, newest);
         if is_struck { self.strike_unseen(&place.target, at, &bits) } else { None }
     }
