@@ -106,9 +106,9 @@ pub(super) fn tables(plan: &Plan, rows: &[Row]) -> String {
 pub(super) fn goals(steps: &[Step], rows: &[Row]) -> Vec<Vec<String>> {
     let mut goals = Vec::new();
     for row in rows {
-        let Some((base, others)) = split(row) else { continue };
+        let (Some((base, others)), [_off, steps @ ..]) = (split(row), steps) else { continue };
         let of = base.metadata_bytes();
-        for (step, (own, more)) in steps.iter().skip(1).zip(others).filter(|(step, _)| step.has_goals()) {
+        for (step, (own, more)) in steps.iter().zip(others).filter(|(step, _)| step.has_goals()) {
             let bytes = own.kept_bytes() + more;
             let name = format!("memory at its peak: {}", row.load.name());
             let measured = format!("{:.2} %, {} of {} KiB", 100.0 * bytes / of, kib(bytes), kib(of));

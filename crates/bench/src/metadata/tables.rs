@@ -142,8 +142,9 @@ fn more(base: &[f64], own: &[f64]) -> String {
 fn goals(plan: &Plan, rows: &[Row]) -> Vec<Vec<String>> {
     let mut goals = Vec::new();
     for row in rows {
-        for (costs, step) in row.costs.iter().zip(&plan.steps).skip(1).filter(|(_, step)| step.has_goals()) {
-            let ratio = Ratio::of(&micros(&row.costs[0]), &micros(costs));
+        let ([off, costs @ ..], [_off, steps @ ..]) = (&row.costs[..], &plan.steps[..]) else { continue };
+        for (costs, step) in costs.iter().zip(steps).filter(|(_, step)| step.has_goals()) {
+            let ratio = Ratio::of(&micros(off), &micros(costs));
             if let (Some(goal), Some(ratio)) = (goal(row.load), ratio) {
                 let verdict = Verdict::of(&ratio, goal).name();
                 let cells = [row.load.name(), step.name(), &format!("{goal:.3}"), &shown(&ratio, DIGITS), verdict];

@@ -62,21 +62,19 @@ struct Arguments {
     cells: Option<usize>,
 }
 
-/// Writes a page of `docs/`. Whether it is written.
-fn write_page(name: &str, page: &str) -> bool {
+/// Writes a page of `docs/`.
+fn write_page(name: &str, page: &str) -> Result<(), String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
-    let written = std::fs::write(&path, page).map_err(|error| eprintln!("{}: {error}", path.display()));
-    written.is_ok()
+    std::fs::write(&path, page).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The campaign by field and operation.
-fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataProtection) -> ExitCode {
+/// The campaign by field and operation: whether all is as it should be.
+fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataProtection) -> Result<bool, String> {
     let Arguments { seed, replay, write, operation, times, cells, at_once, .. } = arguments;
     let operation = operation.as_ref().map(|name| Operation::ALL.iter().copied().find(|of| of.name() == name));
     if operation == Some(None) {
         let names: Vec<&str> = Operation::ALL.iter().map(|of| of.name()).collect();
-        eprintln!("the operations are: {}", names.join(", "));
-        return ExitCode::FAILURE;
+        return Err(format!("the operations are: {}", names.join(", ")));
     }
     let (start, mut number) = (Instant::now(), 0);
     let mut told = |trial: &operations::Trial| {
@@ -94,14 +92,7 @@ fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataPro
             let plan = operations::Plan { seed, times, cells, operation, kind, metadata, at_once };
             operations::run(&plan, &mut told)
         }
-    };
-    let done = match done {
-        Ok(done) => done,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    }?;
     eprintln!();
     print!("{}", operations::text(&done));
     if replay.is_some() {
@@ -120,19 +111,27 @@ fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataPro
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --by-operation --seed {seed} --times {times} --write"
         );
         let page = operations::markdown(&done, &command, sources::commit().as_deref());
-        if !write_page("metadata-operations.md", &page) {
-            return ExitCode::FAILURE;
-        }
+        write_page("metadata-operations.md", &page)?;
     }
-    if broken > 0 || !done.missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(broken == 0 && done.missed.is_empty())
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    match run_as_told(Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all is as it should be.
+fn run_as_told(arguments: Arguments) -> Result<bool, String> {
     let kind = arguments.kind.as_ref().map(|name| Kind::all().find(|kind| kind.name() == name));
     if kind == Some(None) {
-        eprintln!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", "));
-        return ExitCode::FAILURE;
+        return Err(format!("the kinds are: {}", Kind::all().map(Kind::name).collect::<Vec<_>>().join(", ")));
     }
     let ways = match arguments.pattern.as_deref() {
         None => Some(Ways::All),
@@ -140,8 +139,7 @@ fn main() -> ExitCode {
         Some(name) => Pattern::ALL.into_iter().find(|pattern| pattern.name() == name).map(Ways::Pattern),
     };
     let Some(ways) = ways else {
-        eprintln!("the patterns are: {}, logic-bug", Pattern::ALL.map(Pattern::name).join(", "));
-        return ExitCode::FAILURE;
+        return Err(format!("the patterns are: {}, logic-bug", Pattern::ALL.map(Pattern::name).join(", ")));
     };
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
@@ -166,14 +164,7 @@ fn main() -> ExitCode {
     let done = match &replay {
         Some(line) => again(line, metadata),
         None => run(&Plan { seed, injections, metadata, kind: kind.flatten(), ways }, &mut told),
-    };
-    let done = match done {
-        Ok(done) => done,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    }?;
     eprintln!();
     print!("{}", text(&done));
     if replay.is_some() {
@@ -194,14 +185,12 @@ fn main() -> ExitCode {
         let command = format!(
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --seed {seed} --injections {injections} --write"
         );
-        if !write_page("metadata-campaign.md", &markdown(&done, &command, sources::commit().as_deref())) {
-            return ExitCode::FAILURE;
-        }
+        write_page("metadata-campaign.md", &markdown(&done, &command, sources::commit().as_deref()))?;
     }
     // A campaign that could have been everywhere and has not proves less than it says.
     let unmet =
         if is_whole && injections >= done.coverage.needs().0 as u64 { done.coverage.unmet() } else { Vec::new() };
     unmet.iter().for_each(|what| println!("NOT MET: {what}"));
     println!("{}", share(&done));
-    if broken > 0 || !unmet.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    Ok(broken == 0 && unmet.is_empty())
 }
