@@ -229,11 +229,11 @@ impl Cache {
     /// [`Error::GivenUp`]: of one it says something else.
     fn read_back(&self, frozen: &mut FrozenEpoch, written: &mut Written) -> Result<Proved> {
         let (mut wrong, mut names) = (None, Proved::NOTHING);
-        for object in &mut frozen.objects {
+        let all = self.attributes_of(frozen.objects.iter().map(|object| object.id).collect());
+        for (object, (key, stored)) in frozen.objects.iter_mut().zip(all) {
             // What has gone bad here since is not what the store is blamed for.
             self.heal_frozen(frozen.epoch, object)?;
-            let key = ObjectKey { domain: self.domain, object: object.id };
-            let mut stored = match self.store.attributes(key) {
+            let mut stored = match stored {
                 Ok(stored) => stored,
                 Err(Error::NoObject(_)) => {
                     wrong.get_or_insert((key, "no record".to_string()));

@@ -16,13 +16,16 @@ use crate::frozen;
 use crate::state::FrozenEpoch;
 use crate::thrice::Thrice;
 use holdfast_integrity::SetDigest;
-use holdfast_object::{Error, Found, ObjectId, ObjectKey, Op, Proved, Result};
+use holdfast_object::{Attributes, Error, Found, ObjectId, ObjectKey, Op, Proved, Result};
 use rustc_hash::FxHashSet;
 
 const WHAT: &str = "sums of what requests have proved";
 
 /// Words of all sums.
 const WORDS: usize = 3 * Proved::NAMES.len();
+
+/// Objects that the store is asked for at a time, so that what it says of all of them is never in memory at once.
+const LOOKED_UP_AT_A_TIME: usize = 256;
 
 /// See the module.
 #[derive(Default)]
@@ -96,6 +99,22 @@ fn made(frozen: &FrozenEpoch) -> FxHashSet<ObjectId> {
 }
 
 impl Cache {
+    /// What the store says of these objects, some at a time.
+    pub(crate) fn attributes_of(
+        &self,
+        objects: Vec<ObjectId>,
+    ) -> impl Iterator<Item = (ObjectKey, Result<Attributes>)> + use<'_> {
+        let mut keys = objects.into_iter().map(|object| ObjectKey { domain: self.domain, object });
+        std::iter::from_fn(move || {
+            let some: Vec<ObjectKey> = keys.by_ref().take(LOOKED_UP_AT_A_TIME).collect();
+            (!some.is_empty()).then(|| {
+                let attributes = self.store.attributes_of(&some);
+                some.into_iter().zip(attributes)
+            })
+        })
+        .flatten()
+    }
+
     /// What the last recovery point says of the objects that an epoch changes, before anything of the epoch is handed down; `None` if that is not to be
     /// judged, or cannot be.
     ///
@@ -108,9 +127,9 @@ impl Cache {
         let made = made(frozen);
         let mut before = Proved::NOTHING;
         let changed = frozen.objects.iter().map(|object| object.id).chain(deleted(frozen));
-        for object in changed.filter(|id| !made.contains(id)) {
-            match self.store.attributes(ObjectKey { domain: self.domain, object }) {
-                Ok(attributes) => before += Proved::by(object, &attributes),
+        for (key, attributes) in self.attributes_of(changed.filter(|id| !made.contains(id)).collect()) {
+            match attributes {
+                Ok(attributes) => before += Proved::by(key.object, &attributes),
                 Err(Error::NoObject(_)) => {}
                 Err(error @ Error::GivenUp(_)) => return Err(error),
                 // A damaged store still takes changes: what they need of it they ask themselves.

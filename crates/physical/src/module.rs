@@ -355,6 +355,20 @@ impl ObjectStore for Module {
         Ok(attributes)
     }
 
+    fn attributes_of(&self, keys: &[ObjectKey]) -> Vec<Result<Attributes>> {
+        let of_all = || -> Result<Vec<Option<Attributes>>> {
+            let trees = self.trees();
+            trees.verify_records(&self.base, keys.iter().copied())?;
+            let is_live = |key: &ObjectKey| key.object.snapshot() == SnapshotId::LIVE;
+            let found = |key: &ObjectKey| is_live(key).then(|| trees.find(&self.base, *key).ok()?).flatten();
+            Ok(keys.iter().map(|key| Some(found(key)?.attributes)).collect())
+        };
+        let all = of_all().unwrap_or_else(|_| vec![None; keys.len()]);
+        // What is not simply there is looked for by itself, with all that may be behind that.
+        let of = |(key, found): (&ObjectKey, Option<Attributes>)| found.map_or_else(|| self.attributes(*key), Ok);
+        keys.iter().zip(all).map(of).collect()
+    }
+
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
         self.disk().check_writable()?;
         let mut ids = self.ids.lock();

@@ -192,6 +192,10 @@ impl ObjectStore for Between {
         self.module.attributes(key)
     }
 
+    fn attributes_of(&self, keys: &[ObjectKey]) -> Vec<Result<Attributes>> {
+        self.module.attributes_of(keys)
+    }
+
     fn new_objects(&self, domain: DomainId, count: usize) -> Result<Vec<ObjectId>> {
         self.module.new_objects(domain, count)
     }
