@@ -3,7 +3,9 @@ use crate::commit::tests::Rig;
 use crate::format::split_address;
 use crate::objects::{system_key, table_of};
 use holdfast_integrity::crc64_neutral;
-use holdfast_object::{Batch, Error, ObjectId, ObjectKey, ObjectStore, Op, ScrubCursor, Seek, SnapshotId, Timestamp};
+use holdfast_object::{
+    Attributes, Batch, Error, ObjectId, ObjectKey, ObjectStore, Op, ScrubCursor, Seek, SnapshotId, Timestamp,
+};
 use std::collections::BTreeSet;
 
 /// A store with a snapshot, shared pages, and an epoch being built that has changed something of all of it.
@@ -91,6 +93,35 @@ fn each_field_of_everything_can_be_struck_and_is_told_by_name() {
 fn target(rig: &Rig, kind: MetaKind, state: State) -> Target {
     let targets = rig.module.lab().targets(kind);
     *targets.iter().find(|target| target.state == state).expect("one of these")
+}
+
+/// As each by itself, also what has gone bad, is not there, or is a snapshot's.
+#[test]
+fn what_is_said_of_several_objects_is_what_is_said_of_each() {
+    let rig = Rig::new();
+    (3..30).for_each(|id| rig.make(id));
+    rig.commit().unwrap();
+    let made = Timestamp { secs: 1, nanos: 0 };
+    let snapshot = rig.module.snapshot_create(DomainId::MAIN, rig.module.epoch() + 1, "kept", made).unwrap();
+    rig.commit().unwrap();
+    rig.make(30);
+    let ids = (1..34).map(ObjectId).chain([ObjectId(5).in_snapshot(snapshot), ObjectId(u64::MAX >> 16)]);
+    let keys: Vec<ObjectKey> = ids.map(|object| ObjectKey { domain: DomainId::MAIN, object }).collect();
+    let said = |of: &dyn Fn() -> Vec<Result<Attributes, Error>>| -> Vec<_> {
+        of().into_iter().map(|one| one.map_err(|error| error.to_string())).collect()
+    };
+    let each = || said(&|| keys.iter().map(|key| rig.module.attributes(*key)).collect());
+    let before = each();
+    assert!(before.iter().filter(|one| one.is_ok()).count() >= 29 && before.iter().any(|one| one.is_err()));
+    assert_eq!(said(&|| rig.module.attributes_of(&keys)), before);
+    let scribbles = || rig.module.status().counters.scribbles;
+    let tables = rig.module.lab().targets(MetaKind::ObjectTable);
+    for table in tables.into_iter().filter(|table| table.state == State::Clean && table.key().object != 0) {
+        let noticed = scribbles();
+        rig.module.lab().strike(&table, 512 + 40, &[1 << 3]).unwrap();
+        assert_eq!(said(&|| rig.module.attributes_of(&keys)), before, "{table:?}");
+        assert_eq!(scribbles(), noticed + 1, "{table:?}");
+    }
 }
 
 #[test]
