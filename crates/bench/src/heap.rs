@@ -14,6 +14,8 @@ use crate::pattern::BLOCK;
 /// The system's allocator. It counts while [`peak_of`] does something; else it looks whether it should, and that is all.
 pub struct Heap;
 
+// An allocator is there before anything that could be handed to it, so what it counts is in statics.
+
 /// Held by whoever measures.
 static MEASURING: Mutex<()> = Mutex::new(());
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
