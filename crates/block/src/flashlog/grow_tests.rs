@@ -1,7 +1,7 @@
 //! Sets that become larger with their main device: while they are used, cut off anywhere, with a backup from before, by hand.
 use super::lasting_tests::{BLOCKS, Devices, alone};
 use super::staging::Backup;
-use super::tests::{Unplugged, block, get, names, options, put};
+use super::tests::{Unplugged, Unreadable, block, get, names, options, put};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSlice;
@@ -187,6 +187,19 @@ fn growing_that_is_cut_off_anywhere_leaves_a_set_that_opens_and_lacks_nothing() 
         }
     }
     assert!(sizes.iter().all(|count| *count > 5), "it was cut off on both sides of the step: {sizes:?}");
+}
+
+#[test]
+fn a_block_that_cannot_be_read_at_the_new_end_does_not_hide_labels_at_the_old_one() {
+    let (devices, set) = Devices::new(Mode::Synchronous);
+    drop(set);
+    devices.main.grow(LARGER + 256).unwrap();
+    for at in [LARGER, LARGER + 7, LARGER + 127] {
+        let (main, label) = as_labelled(Unreadable::at(&devices.main, at), Some(BLOCKS)).unwrap();
+        assert_eq!(label.map(|label| label.uuid), Some(names(1).main), "block {at}");
+        let (set, _) = Flashlog::open(main, devices.log.clone(), &options(Mode::Synchronous)).unwrap();
+        devices.check(&set, "with a block that cannot be read");
+    }
 }
 
 #[test]

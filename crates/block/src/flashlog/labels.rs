@@ -2,7 +2,8 @@
 
 use super::Error;
 use super::format::{
-    Decoded, LABEL_AREA_BLOCKS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role, place,
+    Decoded, LABEL_AREA_BLOCKS, LABEL_PAIRS, LABELS_BLOCKS, Label, MAP_BLOCKS, MAP_SLOT_BLOCKS, MapOf, Regions, Role,
+    place,
 };
 use super::ring::is_of_read;
 use super::trim::trim_all;
@@ -229,7 +230,10 @@ pub(super) fn newest_of(device: &dyn Device, role: Role, blocks: u64) -> Result<
             let next = Label { sequence: best.sequence + 1, ..(**best).clone() }.place();
             [next, next + 1].iter().all(|block| unread.contains(block))
         }
-        _ => true,
+        // One that counts is in a pair, in both blocks.
+        Decoded::Nothing => (0..LABEL_PAIRS)
+            .any(|sequence| [0, 1].iter().all(|copy| unread.contains(&(place(role, sequence, blocks) + copy)))),
+        Decoded::OtherVersion(_) | Decoded::Damaged(_) => true,
     };
     if may_be_newest { Err(error) } else { Ok(best) }
 }
@@ -335,7 +339,7 @@ pub(super) fn read_what_can_be(device: &dyn Device, first: u64, bytes: &mut [u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flashlog::format::{Areas, LABEL_PAIRS, State, Uuid};
+    use crate::flashlog::format::{Areas, State, Uuid};
     use crate::flashlog::tests::Unreadable;
     use crate::{Filter, MemoryDevice, Operation};
     use std::ops::Range;
