@@ -25,7 +25,7 @@ const WHAT: &str = "sums of what requests have proved";
 const WORDS: usize = 3 * Proved::NAMES.len();
 
 /// Objects that the store is asked for at a time, so that what it says of all of them is never in memory at once.
-const LOOKED_UP_AT_A_TIME: usize = 256;
+const LOOKED_UP_AT_A_TIME: usize = 32;
 
 /// See the module.
 #[derive(Default)]
@@ -149,7 +149,9 @@ impl Cache {
     /// [`Error::GivenUp`]: they say something else.
     pub(crate) fn compare_proved(&self, frozen: &mut FrozenEpoch, before: Option<Proved>, now: Proved) -> Result<()> {
         let (renewed, proved) = frozen.proved.healed();
-        self.state.write().note_numbers(WHAT, renewed);
+        if renewed > 0 {
+            self.state.write().note_numbers(WHAT, renewed);
+        }
         if proved.is_none() {
             self.state.write().operations_renewed += 1;
             tracing::error!(
