@@ -218,7 +218,9 @@ def copy_sources(tree):
 
 
 def cargo(tree, *arguments):
-    environment = dict(os.environ, CARGO_TARGET_DIR=os.path.join(os.path.dirname(tree), "target"), CARGO_INCREMENTAL="0")
+    # A mutant changes one line: built so, its crate's tests are there in 9 s instead of 29.
+    quick = {"CARGO_INCREMENTAL": "1", "CARGO_PROFILE_DEV_DEBUG": "none"}
+    environment = dict(os.environ, CARGO_TARGET_DIR=os.path.join(os.path.dirname(tree), "target"), **quick)
     limit_s = BUILD_S if "--no-run" in arguments else TEST_S
     try:
         done = subprocess.run(["cargo", "test", *arguments], cwd=tree, env=environment, capture_output=True, timeout=limit_s)

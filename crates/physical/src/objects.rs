@@ -77,12 +77,12 @@ pub(crate) fn system_kind(id: u64) -> Option<SystemKind> {
 
 /// The page of the reference table that was last asked for something, verified then: of a number that somebody is told.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct ReferenceCounts {
     page: u64,
     block: Option<Arc<MetaBlock>>,
 }
 
-impl Counters {
+impl ReferenceCounts {
     /// Extra references to the block at `address`. There is a reference table.
     ///
     /// # Errors

@@ -422,6 +422,8 @@ pub(crate) struct DeviceReport {
     /// What is wrong, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
+    #[serde(skip)]
+    is_given_up: bool,
 }
 
 impl DeviceReport {
@@ -460,12 +462,13 @@ impl DeviceReport {
             size_bytes: sets::bytes(label.device_blocks),
             set_bytes: sets::bytes(label.blocks),
             problem,
+            is_given_up: label.condition == Condition::GivenUp,
         }
     }
 
     /// As udev takes it from a program (`IMPORT{program}`), and a shell. Nothing of a device that is no main yet, and has no name of its own.
     pub(crate) fn exported(&self) -> String {
-        if self.condition == condition_name(Condition::GivenUp) {
+        if self.is_given_up {
             return String::new();
         }
         let all = [("ROLE", &*self.role), ("CONDITION", self.condition), ("SET", &*self.set), ("UUID", &*self.uuid)];

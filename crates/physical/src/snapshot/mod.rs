@@ -37,7 +37,7 @@ use crate::format::{DeadRun, Fault, Record, SNAPSHOTS, StoredSnapshot, Superbloc
 use crate::guarded::Doubled;
 use crate::meta_block::{MetadataProtection, NodeKey, Scribble};
 use crate::module::Module;
-use crate::objects::{Counters, REFERENCES, dead_of, snapshots_of, system_key, table_of};
+use crate::objects::{REFERENCES, ReferenceCounts, dead_of, snapshots_of, system_key, table_of};
 use crate::sealed_record::SealedRecord;
 use crate::tree::Trees;
 use dead_list::SLOTS;
@@ -480,7 +480,7 @@ impl Trees {
         uses: &mut HashMap<u64, u32>,
     ) -> Result<u64> {
         let nothing_is_shared = self.system[&REFERENCES].root.is_hole();
-        let (mut freed, mut counters) = (0, Counters::default());
+        let (mut freed, mut counters) = (0, ReferenceCounts::default());
         for run in runs {
             if nothing_is_shared || !run.is_page {
                 freed += run.blocks_in_all();
