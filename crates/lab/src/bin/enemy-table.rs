@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
     // A panic is a finding, and is reported as one.
     std::panic::set_hook(Box::new(|_| ()));
-    let start = Instant::now();
+    let (start, commit) = (Instant::now(), commit().unwrap_or_else(|| "unknown".to_owned()));
     let (seed, trials) = (arguments.seed, arguments.trials);
     let done = match run(&Plan { seed, trials, class: class.flatten() }) {
         Ok(done) => done,
@@ -59,9 +59,7 @@ fn main() -> ExitCode {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/enemy.md");
         let command =
             format!("cargo run --release -p holdfast-lab --bin enemy-table -- --seed {seed} --trials {trials} --write");
-        if let Err(error) =
-            std::fs::write(&path, markdown(&done, &command, &commit().unwrap_or_else(|| "unknown".to_owned())))
-        {
+        if let Err(error) = std::fs::write(&path, markdown(&done, &command, &commit)) {
             eprintln!("{}: {error}", path.display());
             return ExitCode::FAILURE;
         }

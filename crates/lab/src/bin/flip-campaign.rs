@@ -60,6 +60,7 @@ fn main() -> ExitCode {
 
 fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
     let &Arguments { trials, seconds, seed, at_once, write, sums, anywhere, .. } = arguments;
+    let commit = commit();
     let modes = &arguments.modes;
     let daemon = anywhere.then(|| daemon(&arguments.dir, arguments.holdfast.clone())).transpose();
     let daemon = daemon.map_err(|error| error.to_string())?;
@@ -124,7 +125,7 @@ fn campaign(arguments: &Arguments) -> Result<ExitCode, String> {
     unmet.iter().for_each(|what| println!("{what}"));
     if write {
         let modes = modes.iter().map(Protection::to_string).collect::<Vec<_>>().join(",");
-        let commit = commit().map(|commit| format!(", commit {commit}")).unwrap_or_default();
+        let commit = commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let head = format!(
             "`flip-campaign --trials {trials} --seconds {seconds} --seed {seed} --modes {modes} --at-once {at_once} --write`{commit}: {all} trials; {within}.\n\
              Trials in which a mode that verifies memory let corrupt bytes out: {broken}. Trials that hung, which count as C: {hung}.\n\n"

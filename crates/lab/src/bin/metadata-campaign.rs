@@ -70,6 +70,7 @@ fn write_page(name: &str, page: &str) -> Result<(), String> {
 
 /// The campaign by field and operation: whether all is as it should be.
 fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataProtection) -> Result<bool, String> {
+    let commit = sources::commit();
     let Arguments { seed, replay, write, operation, times, cells, at_once, .. } = arguments;
     let operation = operation.as_ref().map(|name| Operation::ALL.iter().copied().find(|of| of.name() == name));
     if operation == Some(None) {
@@ -110,7 +111,7 @@ fn by_operation(arguments: &Arguments, kind: Option<Kind>, metadata: MetadataPro
         let command = format!(
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --by-operation --seed {seed} --times {times} --write"
         );
-        let page = operations::markdown(&done, &command, sources::commit().as_deref());
+        let page = operations::markdown(&done, &command, commit.as_deref());
         write_page("metadata-operations.md", &page)?;
     }
     Ok(broken == 0 && done.missed.is_empty())
@@ -151,6 +152,7 @@ fn run_as_told(arguments: Arguments) -> Result<bool, String> {
     if arguments.by_operation {
         return by_operation(&arguments, kind.flatten(), metadata);
     }
+    let commit = sources::commit();
     let Arguments { seed, injections, replay, write, .. } = arguments;
     let is_whole = kind.is_none() && ways == Ways::All && replay.is_none();
     let start = Instant::now();
@@ -185,7 +187,7 @@ fn run_as_told(arguments: Arguments) -> Result<bool, String> {
         let command = format!(
             "cargo run --release -p holdfast-lab --bin metadata-campaign -- --seed {seed} --injections {injections} --write"
         );
-        write_page("metadata-campaign.md", &markdown(&done, &command, sources::commit().as_deref()))?;
+        write_page("metadata-campaign.md", &markdown(&done, &command, commit.as_deref()))?;
     }
     // A campaign that could have been everywhere and has not proves less than it says.
     let unmet =

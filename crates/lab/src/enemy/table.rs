@@ -70,6 +70,8 @@ pub fn markdown(trials: &[Trial], command: &str, commit: &str) -> String {
          ([0005](decisions/0005-torn-or-damaged.md)); `holdfast check` tells of it before the mount, and the mount says that \
          something may be missing;\n\
          - **·**: the block is not needed for that; `holdfast check` finds the damage.\n\n\
+         Of a batch of the intent log heads, entries and pages of metadata are there twice. Pages of files are there once, as file data is \
+         on the device: of these *one copy* is all copies, and they are what is E there.\n\n\
          The stores: one closed in order; one whose process was killed, with synced changes in the intent log only; one killed \
          like it after so many recovery points that every slot for superblocks had been used; each of 16 MiB; and one of 160 MiB closed in \
          order, with two blocks each of the bitmap, the reference table, the maps and the list of snapshots, of which the others have but one \
