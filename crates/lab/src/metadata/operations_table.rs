@@ -145,6 +145,15 @@ const BESIDE: &str = "## Beside the dissertation's table\n\n\
     corrupted metadata\").\n\n\
     | | ZFS, table 3.5 | here |\n|---|---:|---:|\n";
 
+/// Of the table by kind.
+const NEVER_NOTICED: &str = "*Never noticed* is what nobody used between the strike and the next mount, which knows nothing of it; \
+    what stands on the device is right, as each trial ends with that mount and a check.\n\n\
+    - *snapshot-list*: blocks of these lists are read when a store is opened, when a list changes (a snapshot is made or deleted), \
+    and when a snapshot in memory has gone bad. All else is answered by the snapshots in memory: kind *snapshot*.\n\
+    - *log-contents*: what a block of the log holds is asked for when pages of a batch are written over it, which is a few blocks of a whole area.\n\
+    - *attributes*: those that are durable (`stable`) are used when their object changes, and when something of it goes into the log or \
+    a recovery point; by nothing that only reads.\n";
+
 /// The page `docs/metadata-operations.md`. `command` makes it, of the sources of `commit`.
 pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
     let of = commit.map(|commit| format!(", of commit {commit}")).unwrap_or_default();
@@ -192,7 +201,7 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
     let _ = write!(out, "\n## By operation\n\n{}\n## By kind\n\n{}\n", by_operation(done), by_kind(done));
     let _ = write!(
         out,
-        "Told as a logic bug, and not as the scribble that it was: {} strikes.\n\n{BESIDE}\
+        "{NEVER_NOTICED}\nTold as a logic bug, and not as the scribble that it was: {} strikes.\n\n{BESIDE}\
          | system crashes | 54 | {} |\n\
          | operations that failed, had wrong results or a misleading message | 30 | {} |\n\
          | bad data | 5, of which 3 for metadata | {} |\n\
