@@ -28,6 +28,11 @@ pub(super) fn set_blocks(main_blocks: u64) -> u64 {
     main_blocks.saturating_sub(LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS
 }
 
+/// Blocks of the smallest device for backups of a set of so many: with their checksums, and the smallest staging area.
+pub fn backup_blocks_least(set_blocks: u64) -> u64 {
+    Backup::blocks_least(set_blocks)
+}
+
 /// That a backup of a set on this main has room on a device: for whoever makes both, before anything is changed.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use super::sets::{self, explain};
 use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
-use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified};
+use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified, backup_blocks_least};
 use holdfast_block::{BLOCK_SIZE, Device};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -300,9 +300,10 @@ pub(crate) fn bring_up_to_date(
     })
 }
 
-/// Of a file for a backup: the set, and a staging area.
+/// Of a file for a backup: what it takes at least, and a staging area.
 pub(crate) fn default_bytes(set_bytes: u64) -> u64 {
-    set_bytes.saturating_add((set_bytes / 16).clamp(16 << 20, 4 << 30))
+    let least = sets::bytes(backup_blocks_least(set_bytes.div_ceil(BLOCK_SIZE as u64)));
+    least.saturating_add((set_bytes / 16).clamp(16 << 20, 4 << 30))
 }
 
 fn shown(path: &Path) -> String {
@@ -312,6 +313,17 @@ fn shown(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_block::MemoryDevice;
+    use holdfast_block::flashlog::check_backup;
+
+    #[test]
+    fn a_file_for_backups_has_room_for_a_set_of_any_size() {
+        for mib in [4, 100, 1 << 20, (2 << 20) - 1, 2 << 20, 3 << 20, 64 << 20] {
+            let main = MemoryDevice::new(mib << 8);
+            let file = MemoryDevice::new(default_bytes(mib << 20) / BLOCK_SIZE as u64);
+            check_backup(&main, &file).unwrap_or_else(|error| panic!("a main of {mib} MiB: {error}"));
+        }
+    }
 
     #[test]
     fn a_backup_that_is_done_tells_what_of_it_nobody_has_verified() {

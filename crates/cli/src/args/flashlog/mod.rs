@@ -201,7 +201,7 @@ pub(crate) struct FlashlogCreate {
     /// Size of a file for the log; default: an eighth of main for a new one
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub(crate) log_size: Option<u64>,
-    /// Size of a file for backups; default: a sixteenth more than main for a new one
+    /// Size of a file for backups; default: a sixteenth more than main for a new one (16 MiB to 4 GiB), and checksums
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse, requires = "backup")]
     pub(crate) backup_size: Option<u64>,
     /// Overwrite whatever is there; main keeps it, but for its last MiB
@@ -318,7 +318,7 @@ pub(crate) struct FlashlogBackup {
     /// Its log device
     #[arg(long, value_name = "DEVICE", value_hint = ValueHint::FilePath, requires = "main")]
     pub(crate) log: Option<PathBuf>,
-    /// Size of a file that is made for it; default: a sixteenth more than the set
+    /// Size of a file that is made for it; default: a sixteenth more than the set (16 MiB to 4 GiB), and checksums
     #[arg(long, value_parser = crate::size::parse, requires = "to")]
     pub(crate) size: Option<u64>,
     /// Then read all of it back, and compare it with its checksums
