@@ -128,7 +128,8 @@ impl Alone {
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
         let [added, noted] = [&mut joining.added, &mut joining.noted].map(std::mem::take);
-        let joined = Joined { tells: is_kept && map.is_none(), added, noted };
+        let covers = self.knowledge != Knowledge::All && joining.blocks > 0;
+        let joined = Joined { tells: is_kept && map.is_none(), added, noted, covers };
         let (flashlog, opened) = self.say_together(log, generation, None, joined, options)?;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
@@ -174,7 +175,7 @@ impl Alone {
                 (label.backup, label.backup_sequence) = (of_main.backup, of_main.backup_sequence);
             })?;
         }
-        let joined = Joined { tells: false, added: BTreeSet::new(), noted: BTreeSet::new() };
+        let joined = Joined { tells: false, added: BTreeSet::new(), noted: BTreeSet::new(), covers: false };
         let (flashlog, opened) = self.say_together(log, generation, Some(name), joined, options)?;
         self.hand_over_bad(&flashlog);
         *gate = true;

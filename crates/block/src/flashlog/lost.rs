@@ -134,6 +134,8 @@ impl Flashlog {
             _ if before.blocks == 0 => true,
             // Main alone may have written some of them, or not. Those that are not found may be there, and have main's older version now.
             None if joined.is_some() && (told != of_newest || !(are_all(&noted) || are_all(&BTreeSet::new()))) => false,
+            // Or another one is counted for them. A single one is known by its address.
+            None if before.blocks > 1 && joined.is_some_and(|joined| joined.covers) => false,
             None => is_told,
             // The others may be behind the page.
             Some(_) => is_told && before.blocks == 1 && of_newest.iter().eq([&before.first]),

@@ -303,3 +303,29 @@ fn no_other_block_that_is_lost_stands_for_one_that_main_alone_has_forgotten() {
         assert!(device.backup(set.backup.clone()).is_err() && get(&*set.backup, 17) == block(5017), "{what}");
     }
 }
+
+#[test]
+fn nor_where_the_label_tells_of_several() {
+    let (set, device) = behind(true, true);
+    let last = device.blocks() - 1;
+    put(&device, last, 9000).unwrap();
+    device.flush().unwrap();
+    let [_, at] = [5005, 5017].map(|number| lose(&set.log, number));
+    device.catch_up().unwrap();
+    device.settle().unwrap();
+    assert_eq!(told(&device), Bad { blocks: 2, first: 5 });
+    drop(device);
+    let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
+    let killed = open_alone();
+    put(&killed, 16, 9).unwrap();
+    drop(killed);
+    let lasting = open_alone();
+    // One is good again in the log, which gets main's older version as of a region that has changed; another one is lost.
+    spoil(&set.log, at);
+    put(&*set.main, last, 1).unwrap();
+    lose(&set.log, 9000);
+    lasting.attach_log(set.log.clone()).unwrap();
+    let device = lasting.set().unwrap();
+    assert!(is_damaged(&*device, 5) && is_damaged(&*device, last) && get(&*device, 17) == block(18));
+    assert!(is_forgotten(&device, &set) && get(&*set.backup, 17) == block(5017));
+}
