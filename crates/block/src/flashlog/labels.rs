@@ -182,7 +182,7 @@ pub(super) fn remove_labels(device: &dyn Device, role: Role, device_blocks: u64)
     match newest_of(device, role, device_blocks) {
         Ok(Decoded::Valid(newest)) => remove_others(device, &newest)?,
         Ok(_) => {}
-        Err(error) => remove_readable(device, Label::area(role, device_blocks), error)?,
+        Err(error) => remove_readable(device, (role, device_blocks), error)?,
     }
     empty_labels(device, Label::area(role, device_blocks))
 }
@@ -199,20 +199,27 @@ pub(super) fn remove_others(device: &dyn Device, newest: &Label) -> Result<(), c
     device.flush()
 }
 
-/// The same with labels that can be read, while others cannot be, for this reason.
-fn remove_readable(device: &dyn Device, area: u64, error: crate::Error) -> Result<(), crate::Error> {
+/// The same where the newest cannot be read, for this reason, as it may be again: the oldest go first, and from the newest that can be read on one after
+/// the other.
+fn remove_readable(device: &dyn Device, (role, blocks): (Role, u64), error: crate::Error) -> Result<(), crate::Error> {
     if !is_of_read(&error) {
         return Err(error);
     }
-    let mut bytes = AlignedBuf::zeroed(LABELS_BLOCKS as usize * BLOCK_SIZE);
-    // If none can be, none is left that would count.
-    let Ok(_) = read_what_can_be(device, area, &mut bytes) else { return Ok(()) };
-    let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-    let zeros = AlignedBuf::zeroed(BLOCK_SIZE);
-    for (at, _) in (area..).zip(blocks).filter(|(_, bytes)| Label::is_begun(bytes)) {
-        device.write(at, &[IoSlice::new(&zeros)])?;
+    // If none can be that counts, nobody knows which is the newest.
+    let Ok((Decoded::Valid(best), Some((_, unread)))) = look(device, role, blocks) else { return Ok(()) };
+    let is_unread = |pair: &u64| unread.contains(pair) && unread.contains(&(pair + 1));
+    let newer = (1..LABEL_PAIRS).map(|more| place(role, best.sequence + more, blocks)).take_while(is_unread);
+    let last: Vec<u64> = [best.place()].into_iter().chain(newer).collect();
+    let (zeros, area) = (AlignedBuf::zeroed(2 * BLOCK_SIZE), Label::area(role, blocks));
+    for pair in (area..area + LABELS_BLOCKS).step_by(2).filter(|pair| !last.contains(pair)) {
+        device.write(pair, &[IoSlice::new(&zeros)])?;
     }
-    device.flush()
+    device.flush()?;
+    for pair in last {
+        device.write(pair, &[IoSlice::new(&zeros)])?;
+        device.flush()?;
+    }
+    Ok(())
 }
 
 /// The newest label in the area for a role; if there is none, what speaks against it.
@@ -521,19 +528,35 @@ mod tests {
             labels.write(|label| label.generation = round).unwrap();
         }
         let area = Label::area(Role::Main, 1024);
-        let newest_pair = labels.label.place()..labels.label.place() + 2;
-        let none = newest_pair.start..newest_pair.start;
-        // All around it and then the rest, or each that can be read first.
-        for (whole, unread) in (0..3).map(|whole| (whole, &none)).chain((0..11).map(|whole| (whole, &newest_pair))) {
-            for (at, is_behind) in (area..area + 20).flat_map(|at| [(at, true), (at, false)]) {
-                let (below, whole_writes) = ((*device).clone(), AtomicU64::new(whole));
-                let torn = TornOnce { below, unread: unread.clone(), whole_writes, at, is_behind };
-                assert!(wipe(&torn, Role::Main).is_err(), "{whole} {unread:?}");
-                match newest(&torn.below, Role::Main).unwrap() {
-                    Decoded::Valid(left) => assert_eq!(left.generation, 5, "{whole} {unread:?} {at} {is_behind}"),
-                    Decoded::Nothing => {}
-                    other => panic!("{other:?}"),
+        let check = |newest_generation: u64, unread: &Range<u64>, (whole, at, is_behind): (u64, u64, bool)| {
+            let (below, whole_writes) = ((*device).clone(), AtomicU64::new(whole));
+            let torn = TornOnce { below, unread: unread.clone(), whole_writes, at, is_behind };
+            let what = format!("generation {newest_generation}: {whole} {unread:?} {at} {is_behind}");
+            assert!(wipe(&torn, Role::Main).is_err(), "{what}");
+            // As the blocks cannot be read still, and as they can be again.
+            for found in [newest(&torn, Role::Main), newest(&torn.below, Role::Main)] {
+                match found {
+                    Ok(Decoded::Valid(left)) => assert_eq!(left.generation, newest_generation, "{what}"),
+                    Ok(Decoded::Nothing) => {}
+                    Err(_) if !unread.is_empty() => {}
+                    other => panic!("{what}: {other:?}"),
                 }
+            }
+        };
+        let sides = || (area..area + 20).flat_map(|at| [(at, true), (at, false)]);
+        for (whole, (at, is_behind)) in (0..3).flat_map(|whole| sides().map(move |side| (whole, side))) {
+            // All around it and then the rest.
+            check(5, &(0..0), (whole, at, is_behind));
+        }
+        // One after the other, where the newest, or two, cannot be read; also where they have gone around.
+        for generation in [5, LABEL_PAIRS + 3] {
+            while labels.label.generation < generation {
+                labels.write(|label| label.generation += 1).unwrap();
+            }
+            let newest = labels.label.place();
+            for unread in [newest..newest + 2, newest - 2..newest + 2] {
+                (0..LABEL_PAIRS).for_each(|whole| check(generation, &unread, (whole, area, false)));
+                sides().for_each(|(at, is_behind)| check(generation, &unread, (LABEL_PAIRS, at, is_behind)));
             }
         }
         wipe(&*device, Role::Main).unwrap();
