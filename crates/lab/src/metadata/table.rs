@@ -337,7 +337,9 @@ pub fn markdown(done: &Done, command: &str, commit: Option<&str>) -> String {
          belongs to it is done ([audit](audit.md#wrong-changes-field-by-field)).\n\
          - *named*: what was written over is to be found as a scribble, if it is found; a multiple of the polynomial may be called a logic bug. What no sum sees, and what was done \
          wrongly, is to be found as a logic bug. Else the campaign fails. That each sum of the audit has a twin that tells is \
-         [0028](decisions/0028-sums-that-are-kept-twice.md).\n\n\
+         [0028](decisions/0028-sums-that-are-kept-twice.md).\n\
+         - *without a protection*: `--plant checksums` has stores without sums in memory and without the audit, `--plant audit` without the audit alone. What is struck is stored then, \
+         or found by nothing, and the run is red (exit code 1): it shows that a campaign would see it. It writes no page.\n\n\
          What was looked at in the same second is not looked at again ([0015](decisions/0015-metadata-in-place.md)), but for that of which nothing later would tell. So half of the strikes, by \
          the seed, come right after everything has been looked at, and what follows comes in the same second; at rest the store is asked at once, past the \
          cache, for the attributes, contents and holes of all objects, in snapshots too. After each of the others a second passes, and after each copied slot, which within that second leads to a good page of another place \
