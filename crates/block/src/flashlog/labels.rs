@@ -179,6 +179,8 @@ pub(super) fn wipe(device: &dyn Device, role: Role) -> Result<(), crate::Error> 
 /// Takes the labels away that a device of this size has, or had, durably. The newest one goes last: cut off, none of before it counts instead. If that
 /// is one that cannot be read, those that can be go first.
 pub(super) fn remove_labels(device: &dyn Device, role: Role, device_blocks: u64) -> Result<(), crate::Error> {
+    // Who wrote the newest one may not have come to flush it.
+    device.flush()?;
     match newest_of(device, role, device_blocks) {
         Ok(Decoded::Valid(newest)) => remove_others(device, &newest)?,
         Ok(_) => {}
@@ -200,13 +202,16 @@ pub(super) fn remove_others(device: &dyn Device, newest: &Label) -> Result<(), c
 }
 
 /// The same where the newest cannot be read, for this reason, as it may be again: the oldest go first, and from the newest that can be read on one after
-/// the other.
+/// the other. What cannot be read behind it is taken for newer: where it is of the round before, it may count if the power goes right before the end.
 fn remove_readable(device: &dyn Device, (role, blocks): (Role, u64), error: crate::Error) -> Result<(), crate::Error> {
     if !is_of_read(&error) {
         return Err(error);
     }
+    let (found, unread) = look(device, role, blocks)?;
     // If none can be that counts, nobody knows which is the newest.
-    let Ok((Decoded::Valid(best), Some((_, unread)))) = look(device, role, blocks) else { return Ok(()) };
+    let Decoded::Valid(best) = found else { return Ok(()) };
+    // It may be readable by now.
+    let unread = unread.map_or_else(Vec::new, |(_, blocks)| blocks);
     let is_unread = |pair: &u64| unread.contains(pair) && unread.contains(&(pair + 1));
     let newer = (1..LABEL_PAIRS).map(|more| place(role, best.sequence + more, blocks)).take_while(is_unread);
     let last: Vec<u64> = [best.place()].into_iter().chain(newer).collect();
