@@ -327,5 +327,6 @@ fn nor_where_the_label_tells_of_several() {
     lasting.attach_log(set.log.clone()).unwrap();
     let device = lasting.set().unwrap();
     assert!(is_damaged(&*device, 5) && is_damaged(&*device, last) && get(&*device, 17) == block(18));
-    assert!(is_forgotten(&device, &set) && get(&*set.backup, 17) == block(5017));
+    assert!(device.status().forgets_damage);
+    assert!(device.backup(set.backup.clone()).is_err() && get(&*set.backup, 17) == block(5017));
 }
