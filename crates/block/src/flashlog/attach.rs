@@ -13,6 +13,7 @@ use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, R
 use super::kept::Looked;
 use super::labels::Labelled;
 use super::open::{End, Found, Joined};
+use super::ranges::Ranges;
 use super::ring::{Area, Rings, read_those_that_can_be};
 use super::stages::Knowledge;
 use super::{Error, Opened};
@@ -73,7 +74,7 @@ struct Joining {
     /// The same, of which it may tell by now.
     noted: BTreeSet<u64>,
     /// Blocks of main that it is to get and that could not be read.
-    unread: BTreeSet<u64>,
+    unread: Ranges,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
     is_end_unread: bool,
 }
@@ -102,7 +103,7 @@ impl Alone {
             }
             has_room = joining.copy(self, &lacking, options)?;
             // What is written anew of them meanwhile is marked.
-            if has_room && joining.unread.len() as u64 > REST_BLOCKS {
+            if has_room && joining.unread.blocks() > REST_BLOCKS {
                 has_room = joining.copy_unread(self, options)?;
             }
             lacking = self.take_since();
@@ -321,7 +322,7 @@ impl Alone {
             looked,
             added,
             noted,
-            unread: BTreeSet::new(),
+            unread: Ranges::default(),
             is_end_unread: unread.is_some(),
         })
     }
@@ -330,16 +331,39 @@ impl Alone {
 impl Joining {
     /// Copies what is marked from main to the log, but for what main cannot read. Whether there was room.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
-        let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
-        let device_blocks = alone.marks.lock().labels.label.device_blocks;
-        let mut at = 0;
+        let mut from = 0;
         if options.order == Order::AttachSkipsBlock {
-            at = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
+            from = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
         }
+        self.copy_runs(alone, (from, &|at| regions.next_runs(at, COPY_BLOCKS)), false, options)
+    }
+
+    /// When main stands still and all the rest is there, or before if that is much, the same of what it could not read, which it is asked for once more. What it cannot read
+    /// then either is lost, and the log says so by checksums that its data has not: no main is made anew without it, and no backup made, as if it had
+    /// not been written.
+    fn copy_unread(&mut self, alone: &Alone, options: &Options) -> Result<bool, Error> {
+        let unread = std::mem::take(&mut self.unread);
+        let next = |at| -> Vec<(u64, u64)> {
+            let run = unread.from(at).next();
+            run.map(|run| (run.start, (run.end - run.start).min(COPY_BLOCKS))).into_iter().collect()
+        };
+        self.copy_runs(alone, (0, &next), true, options)
+    }
+
+    /// Copies runs of blocks, from one on, that come as many at once as are read at once. What main cannot read is noted, or lost (`or_loses`).
+    fn copy_runs(
+        &mut self,
+        alone: &Alone,
+        (mut at, next): (u64, &dyn Fn(u64) -> Vec<(u64, u64)>),
+        or_loses: bool,
+        options: &Options,
+    ) -> Result<bool, Error> {
+        let (mut bytes, memory) = (AlignedBuf::zeroed(COPY_BLOCKS as usize * BLOCK_SIZE), Arc::default());
+        let labels = Label::area(Role::Main, alone.marks.lock().labels.label.device_blocks);
         // Pages have many entries, and blocks that were written here and there take one page for many.
         let (mut batch, mut gathered) = (Vec::new(), 0);
         loop {
-            let runs = regions.next_runs(at, COPY_BLOCKS);
+            let runs = next(at);
             let blocks: u64 = runs.iter().map(|(_, count)| count).sum();
             if gathered > 0 && (runs.is_empty() || gathered + blocks > COPY_BLOCKS) {
                 if !self.has_room(gathered) {
@@ -355,7 +379,7 @@ impl Joining {
             at = last + count;
             let part = &mut bytes[..(at - first) as usize * BLOCK_SIZE];
             // What is between them need not be readable.
-            let could = read_those_that_can_be(&*alone.main, Label::area(Role::Main, device_blocks), first, part)?;
+            let could = read_those_that_can_be(&*alone.main, labels, first, part)?;
             // Of what nobody has, an older version is none for the log.
             for (run, count) in alone.without_bad(runs) {
                 let mut from = (run - first) as usize;
@@ -364,63 +388,29 @@ impl Joining {
                     let addresses = address..address + some.len() as u64;
                     let written = &part[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE];
                     from += some.len();
-                    if !some[0] {
-                        self.unread.extend(addresses);
-                        continue;
-                    }
-                    // It may have been written anew.
-                    let were_unread: Vec<u64> = self.unread.range(addresses).copied().collect();
-                    were_unread.iter().for_each(|at| {
-                        self.unread.remove(at);
-                    });
-                    let chunk = Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory);
+                    let chunk = match some[0] {
+                        true => {
+                            // It may have been written anew.
+                            self.unread.remove(&addresses);
+                            Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory)
+                        }
+                        false if or_loses => {
+                            let (chunk, data) = (Chunk::lost(some.len()), self.next.data + gathered);
+                            let lost = addresses.clone().zip(data..).zip(chunk.sums());
+                            self.looked.lost.extend(lost.map(|((at, data), sum)| Kept::at(at, data, *sum)));
+                            self.added.extend(addresses);
+                            chunk
+                        }
+                        false => {
+                            self.unread.add(addresses);
+                            continue;
+                        }
+                    };
                     batch.push((address, Arc::new(chunk)));
                     gathered += some.len() as u64;
                 }
             }
         }
-    }
-
-    /// When main stands still and all the rest is there, or before if that is much, the same of what it could not read, which it is asked for once more. What it cannot read
-    /// then either is lost, and the log says so by checksums that its data has not: no main is made anew without it, and no backup made, as if it had
-    /// not been written.
-    fn copy_unread(&mut self, alone: &Alone, options: &Options) -> Result<bool, Error> {
-        let unread: Vec<u64> = std::mem::take(&mut self.unread).into_iter().collect();
-        let labels = Label::area(Role::Main, alone.marks.lock().labels.label.device_blocks);
-        let (mut bytes, memory) =
-            (AlignedBuf::zeroed(unread.len().min(COPY_BLOCKS as usize) * BLOCK_SIZE), Arc::default());
-        for part in unread.chunks(COPY_BLOCKS as usize) {
-            if let Some(watch) = &options.watch {
-                watch.check_open(&alone.name)?;
-            }
-            if !self.has_room(part.len() as u64) {
-                return Ok(false);
-            }
-            let (mut batch, mut data) = (Vec::new(), self.next.data);
-            for run in part.chunk_by(|a, b| a + 1 == *b) {
-                let bytes = &mut bytes[..run.len() * BLOCK_SIZE];
-                let could = read_those_that_can_be(&*alone.main, labels, run[0], bytes)?;
-                let mut from = 0;
-                for some in could.chunk_by(|a, b| a == b) {
-                    let (address, written) = (run[from], &bytes[from * BLOCK_SIZE..(from + some.len()) * BLOCK_SIZE]);
-                    let chunk = match some[0] {
-                        true => Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory),
-                        false => Chunk::lost(some.len()),
-                    };
-                    if !some[0] {
-                        let lost = (address..).zip(data..).zip(chunk.sums());
-                        self.looked.lost.extend(lost.map(|((address, data), sum)| Kept::at(address, data, *sum)));
-                        self.added.extend(&run[from..from + some.len()]);
-                    }
-                    batch.push((address, Arc::new(chunk)));
-                    from += some.len();
-                    data += some.len() as u64;
-                }
-            }
-            self.append(&batch, false, options)?;
-            self.blocks += part.len() as u64;
-        }
-        Ok(true)
     }
 
     /// A barrier behind everything, durable. Whether there was room.
