@@ -10,74 +10,19 @@ use super::ring::{Area, Rings};
 use super::staging::Backup;
 use super::tests::{block, get, names};
 use super::*;
-use crate::{BLOCK_SIZE, Device};
-use std::collections::HashMap;
-use std::io::{IoSlice, IoSliceMut};
-use std::sync::{Arc, Mutex};
+use crate::{BLOCK_SIZE, MemoryDevice};
+use std::io::IoSlice;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-
-/// A device in memory of which only what was written takes room.
-struct Sparse {
-    blocks: u64,
-    written: Mutex<HashMap<u64, Vec<u8>>>,
-}
-
-impl Sparse {
-    fn new(blocks: u64) -> Arc<Sparse> {
-        Arc::new(Sparse { blocks, written: Mutex::default() })
-    }
-}
-
-impl Device for Sparse {
-    fn name(&self) -> &str {
-        "sparse"
-    }
-
-    fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
-        let written = self.written.lock().unwrap();
-        let blocks = bufs.iter_mut().flat_map(|buf| buf.chunks_exact_mut(BLOCK_SIZE));
-        for (at, block) in (first..).zip(blocks) {
-            match written.get(&at) {
-                Some(bytes) => block.copy_from_slice(bytes),
-                None => block.fill(0),
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
-        let mut written = self.written.lock().unwrap();
-        for (at, block) in (first..).zip(bufs.iter().flat_map(|buf| buf.chunks_exact(BLOCK_SIZE))) {
-            match block.iter().all(|byte| *byte == 0) {
-                true => written.remove(&at),
-                false => written.insert(at, block.to_vec()),
-            };
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), crate::Error> {
-        Ok(())
-    }
-
-    fn discard(&self, first: u64, count: u64) -> Result<(), crate::Error> {
-        self.written.lock().unwrap().retain(|at, _| !(first..first + count).contains(at));
-        Ok(())
-    }
-}
 
 /// Blocks that are written, one in so many.
 const ONE_IN: u64 = 1000;
 
 /// A log with some blocks, a discard of everything, and some blocks again; and a backup that has nothing of it.
-fn with_discard(blocks: u64) -> (Arc<Sparse>, Arc<Sparse>, Point) {
+fn with_discard(blocks: u64) -> (Arc<MemoryDevice>, Arc<MemoryDevice>, Point) {
     let name = Uuid([60; 16]);
-    let (main, log) = (Sparse::new(blocks + 256), Sparse::new(blocks / 256 + 65_536));
-    let backup = Sparse::new(Backup::blocks_least(blocks));
+    let sizes = [blocks + 256, blocks / 256 + 65_536, Backup::blocks_least(blocks)];
+    let [main, log, backup] = sizes.map(|blocks| Arc::new(MemoryDevice::new(blocks)));
     assert_eq!(create(main, log.clone(), &names(1)).unwrap(), blocks);
     let mut labels = Labelled::read(log.clone(), Role::Log).unwrap();
     Backup::create(backup.clone(), &labels.label, name).unwrap();

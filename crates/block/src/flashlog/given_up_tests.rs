@@ -16,21 +16,29 @@ const NEW: Uuid = Uuid([71; 16]);
 
 /// Which blocks of the last write arrive.
 #[derive(Clone, Copy, Debug)]
-enum Torn {
+pub(super) enum Torn {
     None,
     First,
     Last,
+    /// Those in front of a place.
+    Before(u64),
+    /// Those from there on.
+    From(u64),
 }
 
 /// A device with blocks that cannot be read until they are written, which is gone after so many requests.
-struct Failing {
-    below: Arc<MemoryDevice>,
+pub(super) struct Failing {
+    pub(super) below: Arc<MemoryDevice>,
     unread: Mutex<Vec<u64>>,
     left: AtomicI64,
     torn: Torn,
 }
 
 impl Failing {
+    pub(super) fn after(requests: i64, below: Arc<MemoryDevice>, unread: Vec<u64>, torn: Torn) -> Failing {
+        Failing { below, unread: Mutex::new(unread), left: AtomicI64::new(requests), torn }
+    }
+
     fn fails(&self, operation: Operation, first: u64, error: i32) -> Result<(), crate::Error> {
         let (device, source) = (self.below.name().into(), Arc::new(std::io::Error::from_raw_os_error(error)));
         Err(crate::Error::Io { device, operation, first: Some(first), length_bytes: 0, source })
@@ -58,6 +66,8 @@ impl Filter for Failing {
             _ if left > 0 => 0..all.len(),
             Torn::First if left == 0 => 0..all.len().div_ceil(2),
             Torn::Last if left == 0 => all.len() / 2..all.len(),
+            Torn::Before(at) if left == 0 => 0..all.len().min(at.saturating_sub(first) as usize),
+            Torn::From(at) if left == 0 => all.len().min(at.saturating_sub(first) as usize)..all.len(),
             _ => 0..0,
         };
         let first_there = first + arrives.start as u64;

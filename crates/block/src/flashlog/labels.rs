@@ -352,10 +352,9 @@ pub(super) fn read_what_can_be(device: &dyn Device, first: u64, bytes: &mut [u8]
 mod tests {
     use super::*;
     use crate::flashlog::format::{Areas, State, Uuid};
+    use crate::flashlog::given_up_tests::{Failing, Torn};
     use crate::flashlog::tests::Unreadable;
     use crate::{Filter, MemoryDevice, Operation};
-    use std::ops::Range;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn label(role: Role) -> Label {
         let is_log = role == Role::Log;
@@ -488,43 +487,6 @@ mod tests {
         }
     }
 
-    /// Of a write to it the blocks on one side of a place arrive, and then it is gone. Some cannot be read.
-    struct TornOnce {
-        below: MemoryDevice,
-        unread: Range<u64>,
-        whole_writes: AtomicU64,
-        at: u64,
-        is_behind: bool,
-    }
-
-    impl Filter for TornOnce {
-        fn below(&self) -> &dyn Device {
-            &self.below
-        }
-
-        fn on_read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), crate::Error> {
-            let end = first + bufs.iter().map(|buf| buf.len() / BLOCK_SIZE).sum::<usize>() as u64;
-            if self.unread.is_empty() || self.unread.start >= end || self.unread.end <= first {
-                return self.below.read(first, bufs);
-            }
-            let source = Arc::new(std::io::Error::from_raw_os_error(libc::EIO));
-            let (device, operation, length_bytes) = (self.name().into(), Operation::Read, 0);
-            Err(crate::Error::Io { device, operation, first: Some(first), length_bytes, source })
-        }
-
-        fn on_write(&self, first: u64, bufs: &[IoSlice<'_>]) -> Result<(), crate::Error> {
-            if self.whole_writes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-            {
-                return self.below.write(first, bufs);
-            }
-            let (blocks, _none) = bufs[0].as_chunks::<BLOCK_SIZE>();
-            for (at, block) in (first..).zip(blocks).filter(|(at, _)| (*at < self.at) != self.is_behind) {
-                self.below.write(at, &[IoSlice::new(block)])?;
-            }
-            Err(crate::Error::Unsuitable { device: "main".into(), reason: "torn" })
-        }
-    }
-
     #[test]
     fn cut_off_and_torn_while_labels_are_taken_away_the_newest_counts_or_none() {
         let device = Arc::new(MemoryDevice::new(1024));
@@ -533,13 +495,12 @@ mod tests {
             labels.write(|label| label.generation = round).unwrap();
         }
         let area = Label::area(Role::Main, 1024);
-        let check = |newest_generation: u64, unread: &Range<u64>, (whole, at, is_behind): (u64, u64, bool)| {
-            let (below, whole_writes) = ((*device).clone(), AtomicU64::new(whole));
-            let torn = TornOnce { below, unread: unread.clone(), whole_writes, at, is_behind };
-            let what = format!("generation {newest_generation}: {whole} {unread:?} {at} {is_behind}");
-            assert!(wipe(&torn, Role::Main).is_err(), "{what}");
+        let check = |newest_generation: u64, unread: &[u64], (requests, torn): (i64, Torn)| {
+            let failing = Failing::after(requests, Arc::new((*device).clone()), unread.to_vec(), torn);
+            let what = format!("generation {newest_generation}, unread {unread:?}: {requests} requests, {torn:?}");
+            assert!(wipe(&failing, Role::Main).is_err(), "{what}");
             // As the blocks cannot be read still, and as they can be again.
-            for found in [newest(&torn, Role::Main), newest(&torn.below, Role::Main)] {
+            for found in [newest(&failing, Role::Main), newest(&*failing.below, Role::Main)] {
                 match found {
                     Ok(Decoded::Valid(left)) => assert_eq!(left.generation, newest_generation, "{what}"),
                     Ok(Decoded::Nothing) => {}
@@ -548,20 +509,21 @@ mod tests {
                 }
             }
         };
-        let sides = || (area..area + 20).flat_map(|at| [(at, true), (at, false)]);
-        for (whole, (at, is_behind)) in (0..3).flat_map(|whole| sides().map(move |side| (whole, side))) {
-            // All around it and then the rest.
-            check(5, &(0..0), (whole, at, is_behind));
-        }
+        let all_torn = || (area..area + 20).flat_map(|at| [Torn::Before(at), Torn::From(at)]);
+        // All around it and then the rest.
+        (0..5).for_each(|requests| all_torn().for_each(|torn| check(5, &[], (requests, torn))));
         // One after the other, where the newest, or two, cannot be read; also where they have gone around.
         for generation in [5, LABEL_PAIRS + 3] {
             while labels.label.generation < generation {
                 labels.write(|label| label.generation += 1).unwrap();
             }
             let newest = labels.label.place();
-            for unread in [newest..newest + 2, newest - 2..newest + 2] {
-                (0..LABEL_PAIRS).for_each(|whole| check(generation, &unread, (whole, area, false)));
-                sides().for_each(|(at, is_behind)| check(generation, &unread, (LABEL_PAIRS, at, is_behind)));
+            for unread in [vec![newest, newest + 1], (newest - 2..newest + 2).collect()] {
+                // Of the pairs all but the last are written, with one flush; of those each has one, and then all go.
+                let last = unread.len() as i64 / 2 + 1;
+                let requests = LABEL_PAIRS as i64 - last + 1 + 2 * last;
+                (0..requests).for_each(|requests| check(generation, &unread, (requests, Torn::None)));
+                all_torn().for_each(|torn| check(generation, &unread, (requests, torn)));
             }
         }
         wipe(&*device, Role::Main).unwrap();
