@@ -48,8 +48,8 @@ pub struct BackedUp {
     pub doubtful_blocks: u64,
     /// The first of them.
     pub doubtful_first: Option<u64>,
-    /// Blocks of the backup whose checksums were damaged, or could not be read, and that main has otherwise: nobody knows which is right, and the
-    /// backup's count as damaged.
+    /// Blocks of the backup whose checksums were damaged, or could not be read, and were made anew of what is there: if that was damaged, nobody is
+    /// told any more.
     pub unchecked_blocks: u64,
     /// The first of them.
     pub unchecked_first: Option<u64>,
@@ -208,7 +208,6 @@ impl Flashlog {
         let set = self.head.lock().labels.label.set;
         let mut backup = Backup::open_of(device, set)?;
         self.enlarge(&mut backup)?;
-        backup.main = Some(Arc::clone(&self.main));
         let sequence = backup.label().sequence;
         let mut done = BackedUp::default();
         self.begin_clean();
@@ -272,8 +271,9 @@ impl Flashlog {
         if is_compared {
             self.note_compared()?;
         }
-        let (backup, unchecked) = self.judge_doubtful(backup)?;
-        (done.unchecked_blocks, done.unchecked_first) = (unchecked.len() as u64, unchecked.first().copied());
+        let unchecked = backup.unchecked.into_inner();
+        done.unchecked_first = unchecked.values().map(|(first, _)| *first).next();
+        done.unchecked_blocks = unchecked.values().map(|(_, blocks)| blocks).sum();
         Ok((done, backup.written))
     }
 

@@ -83,11 +83,6 @@ pub(super) fn zero_sum() -> u64 {
     *SUM.get_or_init(|| crc64(zero_block()))
 }
 
-/// A checksum that data has by chance only: of what nobody has, or nobody knows to be right.
-pub(super) fn no_sum() -> u64 {
-    !zero_sum()
-}
-
 impl Chunk {
     /// Takes the blocks from `skip_bytes` of a caller's buffers on. The checksums are of what is read of the caller's
     /// bytes, so that damage to the copy is seen.

@@ -97,7 +97,7 @@ impl Flashlog {
         self.note_damage(|damage| damage.backup = Bad::default())
     }
 
-    pub(super) fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
+    fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
         let mut main = self.main_side_at_once();
         // A main that goes on alone has others who write its labels.
         self.check_latch().map_err(|Failure { error, .. }| error)?;

@@ -2,19 +2,16 @@
 
 use super::Error;
 use super::at::{Behind, Kept, is_good};
-use super::chunk::no_sum;
-use super::damage::bad;
 use super::device::{Failure, Flashlog, Side};
 use super::format::{GROUP_BLOCKS, GroupSums, Point};
 use super::kept::Looked;
 use super::newest::{Newest, Since};
 use super::ring::Area;
 use super::staging::Backup;
-use super::sums::{Known, SumsReader};
+use super::sums::SumsReader;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
 use holdfast_integrity::crc64;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -31,8 +28,8 @@ pub struct Scrubbed {
     pub waiting: Vec<u64>,
     /// They are damaged on main, and nobody has them as they were. Reading them fails until they are written.
     pub lost: Vec<u64>,
-    /// Their checksums on the backup were damaged, now or before, and main has something else than the backup: nobody knows which is right. The
-    /// backup's count as damaged, until they are written, or main has the same; main's stay what they are.
+    /// Their checksums on the backup were damaged, and main has something else than the backup: nobody knows which is right. The backup's
+    /// count as damaged from now on.
     pub doubtful: Vec<u64>,
     /// They were damaged in the log, where an earlier version of them may have been, and are good again.
     pub log_repaired: Vec<u64>,
@@ -112,35 +109,6 @@ impl Flashlog {
     }
 }
 
-impl Flashlog {
-    /// A backup is up to date. Of its blocks that count as damaged since their checksums were made anew, those that main has otherwise still when it has
-    /// caught up, and that nobody has written since: the others are good.
-    pub(super) fn judge_doubtful(&self, backup: Backup) -> Result<(Backup, Vec<u64>), Error> {
-        let marked = std::mem::take(&mut *backup.doubtful.lock());
-        if marked.is_empty() {
-            return Ok((backup, Vec::new()));
-        }
-        self.catch_up()?;
-        let to = self.durable_point()?;
-        let behind = Behind::of_log(&self.head.lock().labels, backup.point(), to);
-        let (newest, since, done) = (Newest::default(), Since::default(), Scrubbed::default());
-        let mut scrub = Scrub { set: self, backup, behind, newest, since, to, done };
-        match scrub.again(&marked) {
-            Ok(()) => {}
-            Err(Stopped::Failed(failure)) => self.heed(Err(failure))?,
-            Err(Stopped::Other(error)) => {
-                tracing::warn!(device = &*self.name, %error, "doubtful blocks of a backup cannot be compared: all of them count");
-                scrub.done.doubtful = marked.into_iter().collect();
-            }
-        }
-        let doubtful = scrub.done.doubtful;
-        if !doubtful.is_empty() {
-            self.note_damage(|damage| damage.backup = damage.backup.and(bad([&doubtful])))?;
-        }
-        Ok((scrub.backup, doubtful))
-    }
-}
-
 /// Why it ended early.
 pub(super) enum Stopped {
     /// Writing to a device of the set failed, which the set must know.
@@ -179,17 +147,6 @@ impl Scrub<'_> {
         Ok(self.backup.flush()?)
     }
 
-    /// These blocks only.
-    fn again(&mut self, addresses: &BTreeSet<u64>) -> Result<(), Stopped> {
-        self.newest = self.behind.newest(self.to)?;
-        let mut known = Known::of(true);
-        for address in addresses {
-            let sum = known.sum(&self.backup, *address)?;
-            self.judge(*address, sum)?;
-        }
-        Ok(self.backup.flush()?)
-    }
-
     fn group(&mut self, group: u64, sums: Option<&GroupSums>) -> Result<(), Stopped> {
         let (first, count) = self.backup.group_blocks(group);
         let read = |device: &dyn Device| {
@@ -211,7 +168,8 @@ impl Scrub<'_> {
         if sums.is_none() {
             let mut anew = self.backup.sums_anew(group)?;
             for address in &self.done.doubtful[doubtful..] {
-                anew[(address % GROUP_BLOCKS) as usize] = no_sum();
+                let sum = &mut anew[(address % GROUP_BLOCKS) as usize];
+                *sum = !*sum;
             }
             self.backup.write_sums(&(first..).zip(anew.iter().copied()).take(count as usize).collect())?;
         }
@@ -239,18 +197,9 @@ impl Scrub<'_> {
         let in_log = self.in_log(address);
         let main = read_block(&*set.main, address);
         let backup = read_block(&*self.backup.labels.device, address);
-        let Some(sum) = sum.filter(|sum| *sum != no_sum()) else {
-            // Without one since before, or with its whole group, which gets them anew.
-            let has_none = sum.is_some();
-            match &backup {
-                _ if in_log.is_some() || is_coming => self.done.waiting.extend(has_none.then_some(address)),
-                Some(block) if main == backup && !set.is_known_bad(address) => {
-                    if has_none {
-                        self.backup.write_sums(&BTreeMap::from([(address, crc64(&block[..]))]))?;
-                        self.done.backup_repaired.push(address);
-                    }
-                }
-                _ => self.done.doubtful.push(address),
+        let Some(sum) = sum else {
+            if in_log.is_none() && !is_coming && main != backup {
+                self.done.doubtful.push(address);
             }
             return Ok(());
         };

@@ -146,47 +146,6 @@ fn damaged_checksums_come_back_where_main_and_backup_agree() {
     assert!(device.scrub(set.backup.clone()).unwrap().is_good());
 }
 
-#[test]
-fn nothing_of_a_backup_whose_checksums_were_damaged_gets_over_what_main_has() {
-    for mode in [Mode::Synchronous, Mode::Asynchronous] {
-        for is_scrubbed in [false, true] {
-            let what = format!("{mode:?}, the scrub has made them anew: {is_scrubbed}");
-            let (set, device) = Set::in_mode(mode);
-            // Main has it later than the backup, if it sleeps.
-            put(&device, 5, 55).unwrap();
-            device.backup(set.backup.clone()).unwrap();
-            flip(&set.backup, 100, 7);
-            flip(&set.backup, BLOCKS, 7);
-            put(&device, 3, 33).unwrap();
-            let expected = contents(&device);
-            if is_scrubbed {
-                assert_eq!(device.scrub(set.backup.clone()).unwrap().doubtful, [100], "{what}");
-            } else {
-                let done = device.backup(set.backup.clone()).unwrap();
-                assert_eq!((done.unchecked_blocks, done.unchecked_first), (1, Some(100)), "{what}");
-            }
-            assert_eq!(device.status().damage.backup, Bad { blocks: 1, first: 100 }, "{what}");
-            for _ in 0..2 {
-                let scrubbed = device.scrub(set.backup.clone()).unwrap();
-                let only = Scrubbed { blocks: BLOCKS, doubtful: vec![100], ..Scrubbed::default() };
-                assert_eq!(scrubbed, only, "{what}");
-                assert!(contents(&device) == expected && contents(&*set.main)[..expected.len()] == expected, "{what}");
-            }
-            assert_eq!(verify_backup(set.backup.clone()).unwrap().damaged, std::slice::from_ref(&(100..101)), "{what}");
-            // If main was right, or the backup is found to be.
-            match is_scrubbed {
-                true => put(&device, 100, 101).unwrap(),
-                false => flip(&set.backup, 100, 7),
-            }
-            device.backup(set.backup.clone()).unwrap();
-            device.scrub(set.backup.clone()).unwrap();
-            assert!(device.scrub(set.backup.clone()).unwrap().is_good(), "{what}");
-            assert!(contents(&*set.backup) == contents(&device), "{what}");
-            assert!(verify_backup(set.backup.clone()).unwrap().is_good(), "{what}");
-        }
-    }
-}
-
 /// Ends a writer.
 struct Ends<'a>(&'a AtomicBool);
 

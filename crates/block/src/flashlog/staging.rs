@@ -59,10 +59,8 @@ pub(super) struct Backup {
     unwritten_sums: BTreeMap<u64, u64>,
     /// Groups of blocks that were written to since it was opened.
     pub(super) written: BTreeSet<u64>,
-    /// Main of its set, for whoever brings it up to date: where checksums are made anew of what is there, it is compared.
-    pub(super) main: Option<Arc<dyn Device>>,
-    /// Blocks that main had otherwise then: they count as damaged.
-    pub(super) doubtful: Mutex<BTreeSet<u64>>,
+    /// Groups whose checksums were made anew of what is there: the first such block, and how many.
+    pub(super) unchecked: Mutex<BTreeMap<u64, (u64, u64)>>,
 }
 
 /// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment. Writes only then.
@@ -146,8 +144,8 @@ impl Backup {
 
     pub(super) fn labelled(labels: Labelled) -> Backup {
         let rings = Rings { device: Arc::clone(&labels.device), areas: labels.label.areas };
-        let (unwritten_sums, written, doubtful) = (BTreeMap::new(), BTreeSet::new(), Mutex::default());
-        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums, written, main: None, doubtful }
+        let (unwritten_sums, written, unchecked) = (BTreeMap::new(), BTreeSet::new(), Mutex::default());
+        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums, written, unchecked }
     }
 
     /// That it is of a set of this size.

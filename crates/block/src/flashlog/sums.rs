@@ -2,7 +2,6 @@
 
 use super::Error;
 use super::at::is_good;
-use super::chunk::no_sum;
 use super::format::{GROUP_BLOCKS, GroupSums, Label, State, sums};
 use super::newest::Newest;
 use super::ring::{Area, read_those_that_can_be};
@@ -120,8 +119,8 @@ impl Backup {
             false => match reader.read(self, number)? {
                 Some(sums) => sums,
                 None => {
-                    let mut sums = self.sums_anew(number)?;
-                    self.doubt(number, changes, &mut sums);
+                    let sums = self.sums_anew(number)?;
+                    self.note_unchecked(number, changes);
                     sums
                 }
             },
@@ -132,21 +131,14 @@ impl Backup {
         Ok((self.sums_block(number), sums::encode(self.sums_block(number), &sums)))
     }
 
-    /// What is on the backup of a group, but for these blocks, counts from now on where main has the same. Where it has something else, nobody knows which
-    /// is right: the backup's counts as damaged. In a copy it comes anew.
-    fn doubt(&self, group: u64, changes: &[(u64, u64)], sums: &mut GroupSums) {
-        let Some(main) = self.main.as_ref().filter(|_| self.label().state != State::Copying) else { return };
+    /// What is on the backup of a group counts from now on, but for these blocks, though nobody knows whether it is damaged. In a copy it comes anew.
+    fn note_unchecked(&self, group: u64, changes: &[(u64, u64)]) {
         let (first, count) = self.group_blocks(group);
-        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-        let could = read_each(&**main, first, &mut bytes);
-        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-        let mut doubtful = self.doubtful.lock();
-        for (((address, sum), block), could) in (first..).zip(sums.iter_mut()).zip(blocks).zip(could) {
-            let is_left = changes.binary_search_by_key(&address, |(address, _)| *address).is_err();
-            if is_left && !(could && crc64(block) == *sum) {
-                *sum = no_sum();
-                doubtful.insert(address);
-            }
+        let is_left = |address: &u64| changes.binary_search_by_key(address, |(address, _)| *address).is_err();
+        if self.label().state != State::Copying
+            && let Some(left) = (first..first + count).find(is_left)
+        {
+            self.unchecked.lock().insert(group, (left, count - changes.len() as u64));
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct BackupReport {
     doubtful_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     doubtful_first_block: Option<u64>,
-    /// Their checksums on the backup were damaged, and main has something else there.
+    /// Their checksums on the backup were damaged, and were made anew of what is there, which nobody has verified.
     #[serde(default)]
     unchecked_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,9 +156,8 @@ impl Report for BackupReport {
         });
         let unchecked = self.unchecked_first_block.map_or(String::new(), |first| {
             format!(
-                "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and main has something else there: nobody \
-                 knows which is right. Main stays what it is, the backup's count as damaged until they are written anew; a backup elsewhere (--to \
-                 OTHER) is copied whole.\n",
+                "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and were made anew of what it has there, \
+                 which nobody has verified; a backup elsewhere (--to OTHER) is copied whole.\n",
                 size::show(self.unchecked_bytes)
             )
         });
