@@ -119,6 +119,8 @@ fn struck_while_written(rig: Rig, pages: u64, strikes: &[(AttributesCopy, &str, 
         },
     )?;
     assert_eq!(rig.cache.status().attributes_renewed, strikes.len() as u64, "{strikes:?}");
+    let restarts = rig.cache.store_status().counters.restarts;
+    assert_eq!(restarts, 0, "{strikes:?}: found before the store has them, and not by what it has then");
     rig.cache.check();
     let newest = rig.cache.attributes(id)?;
     Ok([newest, rig.power_cut().cache.attributes(id)?])
