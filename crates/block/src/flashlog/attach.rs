@@ -77,6 +77,10 @@ struct Joining {
     unread: Ranges,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
     is_end_unread: bool,
+    /// Where several blocks of main are lost that only the log tells: the first of them, and regions that it has blocks of.
+    may_cover: Option<(u64, Regions)>,
+    /// It has got what main has of one that may be one of these: if it was well again there, an older version.
+    covers: bool,
 }
 
 impl Alone {
@@ -129,8 +133,7 @@ impl Alone {
         joining.say_so(self.blocks, map.as_ref())?;
         let (log, generation) = (Arc::clone(&joining.log.device), joining.log.label.generation);
         let [added, noted] = [&mut joining.added, &mut joining.noted].map(std::mem::take);
-        let covers = self.knowledge != Knowledge::All && joining.blocks > 0;
-        let joined = Joined { tells: is_kept && map.is_none(), added, noted, covers };
+        let joined = Joined { tells: is_kept && map.is_none(), added, noted, covers: joining.covers };
         let (flashlog, opened) = self.say_together(log, generation, None, joined, options)?;
         if let Attached::Back { mended_blocks, lost_blocks, .. } = &mut attached {
             *mended_blocks += opened.mended_blocks;
@@ -249,6 +252,7 @@ impl Alone {
     fn begin_joining(&self, log: Arc<dyn Device>, options: &Options) -> Result<Joining, Error> {
         let mut log = Labelled::read(log, Role::Log)?;
         let of_main = self.marks.lock().labels.label.clone();
+        let lost_before = of_main.damage.main;
         judge(&of_main, &self.main, &log)?;
         // A copy from before, or one that has lost what was flushed, has not got so far.
         let durable = of_main.durable;
@@ -282,6 +286,11 @@ impl Alone {
         // While main is still in use. What pages are damaged then, the opening says.
         let looked = probe.look_at_kept()?;
         let lost = probe.newest_of(&looked)?;
+        let may_cover = if self.knowledge != Knowledge::All && lost_before.blocks > 1 {
+            Some((lost_before.first, regions_between(&probe.rings, &label, label.tail, next)?.0))
+        } else {
+            None
+        };
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };
         log.device.flush()?;
         let barrier = last.map_or(0, |head| head.barrier + u64::from(head.is_barrier)).max(log.label.barrier);
@@ -324,6 +333,8 @@ impl Alone {
             noted,
             unread: Ranges::default(),
             is_end_unread: unread.is_some(),
+            may_cover,
+            covers: false,
         })
     }
 }
@@ -392,6 +403,9 @@ impl Joining {
                         true => {
                             // It may have been written anew.
                             self.unread.remove(&addresses);
+                            if let Some((first, of_log)) = &self.may_cover {
+                                self.covers |= addresses.clone().any(|at| at >= *first && of_log.has(at, 1));
+                            }
                             Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory)
                         }
                         false if or_loses => {

@@ -330,3 +330,29 @@ fn nor_where_the_label_tells_of_several() {
     assert!(device.status().forgets_damage);
     assert!(device.backup(set.backup.clone()).is_err() && get(&*set.backup, 17) == block(5017));
 }
+
+#[test]
+fn several_stay_known_if_main_alone_has_written_nothing_of_what_the_log_has() {
+    for is_written in [false, true] {
+        let (set, device) = behind(true, true);
+        let elsewhere = device.blocks() - 1;
+        for number in [5005, 5017] {
+            lose(&set.log, number);
+        }
+        device.catch_up().unwrap();
+        device.settle().unwrap();
+        let both = Bad { blocks: 2, first: 5 };
+        assert_eq!(told(&device), both);
+        drop(device);
+        let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
+        open_alone().close().unwrap();
+        let lasting = open_alone();
+        if is_written {
+            put(&lasting, elsewhere, 9).unwrap();
+        }
+        lasting.attach_log(set.log.clone()).unwrap();
+        let device = lasting.set().unwrap();
+        assert!(is_damaged(&*device, 5) && is_damaged(&*device, 17), "{is_written}");
+        assert!(!device.status().forgets_damage && told(&device) == both, "{is_written}: {:?}", told(&device));
+    }
+}
