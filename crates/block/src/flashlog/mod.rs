@@ -185,7 +185,7 @@ pub use outgrown::{as_labelled, outgrown};
 pub use past::Past;
 pub use patience::{Source, Trouble, Watch};
 pub use policy::{Action, BadPolicy, Entry, Patience, Policy, Symptom};
-pub use rebuild::{Later, Rebuild, Rebuilt, later, rebuild, rebuild_at, rebuild_without_log};
+pub use rebuild::{Later, Rebuild, Rebuilt, check_rebuild, later, rebuild, rebuild_at, rebuild_without_log};
 pub use scrub::Scrubbed;
 pub use staging::finish_backup;
 pub use status::Status;

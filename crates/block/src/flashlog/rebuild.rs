@@ -108,17 +108,105 @@ pub fn rebuild_at(
     main: Arc<dyn Device>,
     how: &Rebuild,
 ) -> Result<Rebuilt, Error> {
+    let Plan { base, of, mut log, behind, end, point, barrier, dropped, of_sets } =
+        plan(backup, log, &main, main.blocks(), how)?;
+    // What was read of the log is there; that it is durable is certain only now.
+    log.device.flush()?;
+    // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
+    let state = State::CatchingUp;
+    let newcomer = end.of_newcomer(Role::Main, main.blocks(), Areas::default());
+    // A generation that is only begun is the opening's, which raises main's: an image of it from before that is older then.
+    let generation = end.generation - u64::from(end.state == State::Opening);
+    let label = Label { main: how.name, state, generation, damage: of.damage, ..newcomer };
+    let mut labels = give_up(Arc::clone(&main), &of_sets, &label)?;
+    let damaged = not_replaced(copy(&base, Some(&*main))?, &behind, point)?;
+    refuse_damage(&base, &damaged, how.accept_damage)?;
+    take_as(&mut labels, label)?;
+    log.write(|label| {
+        // The opening takes the generation that is begun.
+        label.rebuilt = generation;
+        (label.generation, label.start, label.state, label.barrier, label.durable) =
+            (end.generation, end.start, end.state, end.barrier, end.durable);
+        label.main = how.name;
+        label.applied = of.applied;
+    })?;
+    Ok(Rebuilt { blocks: log.label.blocks, barrier, dropped, damaged })
+}
+
+/// The same of a backup whose log is lost: main is as the backup is, alone, and what was written since the backup's state is gone. It takes a
+/// [new log](super::Lasting::attach_new_log); that of before is refused, if it is found later on.
+///
+/// # Errors
+/// [`Error::Incomplete`]: the backup has no state. [`Error::TooSmall`]; [`crate::Error::Damaged`] at the first block of the backup that is
+/// damaged, unless `accept_damage` says that it is copied as it is; [`Error`] tells what else is wrong with a device.
+pub fn rebuild_without_log(
+    backup: Arc<dyn Device>,
+    main: Arc<dyn Device>,
+    name: Uuid,
+    accept_damage: bool,
+) -> Result<Rebuilt, Error> {
+    let base = plan_without_log(backup, &main, main.blocks(), accept_damage)?;
+    let of = base.backup.label().clone();
+    let newcomer = of.of_newcomer(Role::Main, main.blocks(), Areas::default());
+    let (generation, left) = (of.generation + 1, of.generation);
+    let label = Label { main: name, state: State::Alone, damage: of.damage, generation, left, ..newcomer };
+    let mut labels = give_up(Arc::clone(&main), &[of.blocks], &label)?;
+    let damaged = ranges(copy(&base, Some(&*main))?);
+    refuse_damage(&base, &damaged, accept_damage)?;
+    take_as(&mut labels, label)?;
+    Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
+}
+
+/// That a main of so many blocks, which are fewer than the device has, can be made there, with a log or without: for whoever makes it smaller, before that.
+/// What it was counts until then. Finishes what the backup was in the middle of; nothing else is written.
+///
+/// # Errors
+/// As for [`rebuild_at`] and [`rebuild_without_log`].
+pub fn check_rebuild(
+    backup: Arc<dyn Device>,
+    log: Option<Arc<dyn Device>>,
+    main: Arc<dyn Device>,
+    blocks: u64,
+    how: &Rebuild,
+) -> Result<(), Error> {
+    match log {
+        Some(log) => plan(backup, log, &main, blocks, how).map(drop),
+        None => plan_without_log(backup, &main, blocks, how.accept_damage).map(drop),
+    }
+}
+
+/// What main is to be made of, with everything looked at that may speak against it.
+struct Plan {
+    base: Base,
+    /// The backup's label.
+    of: Label,
+    log: Labelled,
+    behind: Behind,
+    /// As the log's label is to be.
+    end: Label,
+    point: Point,
+    barrier: Option<Barrier>,
+    dropped: Later,
+    of_sets: [u64; 2],
+}
+
+/// All that can be looked at before main changes, which is to have so many blocks.
+fn plan(
+    backup: Arc<dyn Device>,
+    log: Arc<dyn Device>,
+    main: &Arc<dyn Device>,
+    blocks: u64,
+    how: &Rebuild,
+) -> Result<Plan, Error> {
     let mut backup = Backup::look(backup)?;
-    let mut log = Labelled::read(log, Role::Log)?;
+    let log = Labelled::read(log, Role::Log)?;
     let behind = Behind::closed(&backup, &log)?;
     // Not before it is certain that it is this set's.
     backup.finish()?;
     let of = backup.label().clone();
     // The set may have become larger since. What it has there is in the log, or was never written.
-    let (blocks, least) = (main.blocks(), behind.blocks().max(of.blocks) + LABEL_AREA_BLOCKS);
-    if blocks < least {
-        return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
-    }
+    let set_blocks = behind.blocks().max(of.blocks);
+    check_room(main, blocks, set_blocks)?;
     let mut end = log.label.clone();
     let survey = behind.survey()?;
     let mut point = match how.at {
@@ -150,61 +238,34 @@ pub fn rebuild_at(
         end.durable = end.durable.min(point.page);
     }
     let base = Base::of(backup)?;
-    let not_replaced = |damaged| not_replaced(damaged, &behind, point);
-    let of_sets = [least - LABEL_AREA_BLOCKS, of.blocks];
-    check_base(&base, &main, &of_sets, how.accept_damage, &not_replaced)?;
-    // What was read of the log is there; that it is durable is certain only now.
-    log.device.flush()?;
-    // It is as the backup, until it has what the log has: nothing to go on with alone, in either mode.
-    let state = State::CatchingUp;
-    let newcomer = end.of_newcomer(Role::Main, blocks, Areas::default());
-    // A generation that is only begun is the opening's, which raises main's: an image of it from before that is older then.
-    let generation = end.generation - u64::from(end.state == State::Opening);
-    let label = Label { main: how.name, state, generation, damage: of.damage, ..newcomer };
-    let mut labels = give_up(Arc::clone(&main), &of_sets, &label)?;
-    let damaged = not_replaced(copy(&base, Some(&*main))?)?;
-    refuse_damage(&base, &damaged, how.accept_damage)?;
-    take_as(&mut labels, label)?;
-    log.write(|label| {
-        // The opening takes the generation that is begun.
-        label.rebuilt = generation;
-        (label.generation, label.start, label.state, label.barrier, label.durable) =
-            (end.generation, end.start, end.state, end.barrier, end.durable);
-        label.main = how.name;
-        label.applied = of.applied;
-    })?;
-    Ok(Rebuilt { blocks: log.label.blocks, barrier, dropped, damaged })
+    let of_sets = [set_blocks, of.blocks];
+    check_base(&base, main, &of_sets, how.accept_damage, &|damaged| not_replaced(damaged, &behind, point))?;
+    Ok(Plan { base, of, log, behind, end, point, barrier, dropped, of_sets })
 }
 
-/// The same of a backup whose log is lost: main is as the backup is, alone, and what was written since the backup's state is gone. It takes a
-/// [new log](super::Lasting::attach_new_log); that of before is refused, if it is found later on.
-///
-/// # Errors
-/// [`Error::Incomplete`]: the backup has no state. [`Error::TooSmall`]; [`crate::Error::Damaged`] at the first block of the backup that is
-/// damaged, unless `accept_damage` says that it is copied as it is; [`Error`] tells what else is wrong with a device.
-pub fn rebuild_without_log(
+/// The same without a log.
+fn plan_without_log(
     backup: Arc<dyn Device>,
-    main: Arc<dyn Device>,
-    name: Uuid,
+    main: &Arc<dyn Device>,
+    blocks: u64,
     accept_damage: bool,
-) -> Result<Rebuilt, Error> {
+) -> Result<Base, Error> {
     let backup = Backup::open(backup)?;
     backup.check_complete()?;
-    let of = backup.label().clone();
-    let (blocks, least) = (main.blocks(), of.blocks + LABEL_AREA_BLOCKS);
+    let set_blocks = backup.label().blocks;
+    check_room(main, blocks, set_blocks)?;
+    let base = Base::of(backup)?;
+    check_base(&base, main, &[set_blocks], accept_damage, &|damaged| Ok(ranges(damaged)))?;
+    Ok(base)
+}
+
+/// That a main of so many blocks has room for a set.
+fn check_room(main: &Arc<dyn Device>, blocks: u64, set_blocks: u64) -> Result<(), Error> {
+    let least = set_blocks + LABEL_AREA_BLOCKS;
     if blocks < least {
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
-    let base = Base::of(backup)?;
-    check_base(&base, &main, &[of.blocks], accept_damage, &|damaged| Ok(ranges(damaged)))?;
-    let newcomer = of.of_newcomer(Role::Main, blocks, Areas::default());
-    let (generation, left) = (of.generation + 1, of.generation);
-    let label = Label { main: name, state: State::Alone, damage: of.damage, generation, left, ..newcomer };
-    let mut labels = give_up(Arc::clone(&main), &[of.blocks], &label)?;
-    let damaged = ranges(copy(&base, Some(&*main))?);
-    refuse_damage(&base, &damaged, accept_damage)?;
-    take_as(&mut labels, label)?;
-    Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
+    Ok(())
 }
 
 /// Before a device that is a main, or was one, gets other contents: that the backup's damage does not end that. Of what is damaged there the old

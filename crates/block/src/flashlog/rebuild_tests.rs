@@ -214,3 +214,27 @@ fn of_a_backup_alone_that_is_damaged_or_not_complete_no_main_is_made_unasked() {
     let refused = rebuild_without_log(fresh, main(), Uuid([9; 16]), true);
     assert!(matches!(refused, Err(Error::Incomplete { .. })), "{refused:?}");
 }
+
+#[test]
+fn a_main_that_is_to_be_smaller_is_looked_at_and_stays_what_it_is() {
+    let (set, device) = Set::new();
+    put(&device, 3, 33).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    let damaged = Arc::new((*set.backup).clone());
+    spoil(&damaged, 9);
+    let before = [&set.main, &set.log].map(|device| device.snapshot());
+    let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: false, accept_damage: false };
+    for with_log in [true, false] {
+        let check = |backup: &Arc<MemoryDevice>, blocks| {
+            let log = with_log.then(|| -> Arc<dyn Device> { set.log.clone() });
+            check_rebuild(backup.clone(), log, set.main.clone(), blocks, &how)
+        };
+        let least = BLOCKS + 256;
+        check(&set.backup, least).unwrap();
+        assert!(matches!(check(&set.backup, least - 1), Err(Error::TooSmall { role: Role::Main, .. })), "{with_log}");
+        let refused = check(&damaged, least);
+        assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { first: 9, .. }))), "{refused:?}");
+    }
+    assert!(before == [&set.main, &set.log].map(|device| device.snapshot()));
+}

@@ -167,6 +167,31 @@ fn a_set_is_made_served_backed_up_and_rebuilt_when_main_is_gone() {
 }
 
 #[test]
+fn a_main_that_would_be_smaller_is_not_cut_off_for_nothing() {
+    let rig = set();
+    let server = Server::start(&rig, &SET);
+    let mut client = server.client();
+    client.write(0, &bytes(1, 1 << 20));
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    drop(client);
+    server.stop();
+    let before = fs::read(rig.path("main")).unwrap();
+    let rebuild = ["flashlog", "rebuild", "--backup", "backup", "--main", "main", "--force"];
+    for log in [&["--log", "log"][..], &["--without-log"]] {
+        rig.run([&rebuild[..], log, &["--size", "16M"]].concat()).exits(1).says("use a larger device");
+        assert!(fs::read(rig.path("main")).unwrap() == before, "{log:?}");
+    }
+    Server::start(&rig, &SET).stop();
+    // One that was made larger than it need be.
+    fs::OpenOptions::new().write(true).open(rig.path("main")).unwrap().set_len(40 << 20).unwrap();
+    rig.run([&rebuild[..], &["--log", "log", "--size", "32M"]].concat()).exits(0);
+    assert_eq!(fs::metadata(rig.path("main")).unwrap().len(), 32 << 20);
+    let server = Server::start(&rig, &SET);
+    assert_eq!(server.client().read(0, 1 << 20), bytes(1, 1 << 20));
+    server.stop();
+}
+
+#[test]
 fn what_holds_something_is_refused_and_named() {
     let rig = set();
     rig.run(["flashlog", "create", "--main", "main", "--log", "other", "--log-size", "16M"])

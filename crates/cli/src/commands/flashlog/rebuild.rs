@@ -11,8 +11,9 @@ use crate::paths::shell;
 use crate::progress::Progress;
 use crate::{quoting, size, stack};
 use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Error, Flashlog, Inspected, Mode, Options, Rebuild, Role};
-use holdfast_block::{Access, FileDevice};
+use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use serde::Serialize;
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -86,25 +87,33 @@ fn ground(arguments: &FlashlogRebuild, blocks: u64) -> Result<Ground> {
     ground::take(&Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false }, |_| false)
 }
 
+/// A file that becomes smaller is not what it was from then on: not before it is certain that main can be made there.
+fn check_smaller(arguments: &FlashlogRebuild, backup: &Arc<FileDevice>, log: Option<&Arc<FileDevice>>) -> Result<()> {
+    let FlashlogRebuild { main, size: Some(bytes), force: true, .. } = arguments else { return Ok(()) };
+    if !fs::metadata(main).is_ok_and(|found| found.is_file() && found.len() > *bytes) {
+        return Ok(());
+    }
+    let (device, log) = (stack::device(main, Access::ReadOnly)?, log.map(|log| -> Arc<dyn Device> { log.clone() }));
+    let _shown = Progress::unknown("looking whether main can be made anew");
+    flashlog::check_rebuild(backup.clone(), log, device, *bytes / BLOCK_SIZE as u64, &how(arguments)?).map_err(refused)
+}
+
+fn how(arguments: &FlashlogRebuild) -> Result<Rebuild> {
+    let FlashlogRebuild { moment, drop_later, accept_damage, .. } = arguments;
+    let (name, at) = (sets::random_uuid()?, moment.at().unwrap_or_default());
+    Ok(Rebuild { name, at, drop_later: *drop_later, accept_damage: *accept_damage })
+}
+
 fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspected, log: &Path) -> Result<Rebuilt> {
-    let FlashlogRebuild { main, moment, drop_later, accept_damage, .. } = arguments;
+    let main = &arguments.main;
     let log_device = stack::device(log, Access::ReadWrite)?;
     // The set may have become larger than it was when the backup was made.
     let blocks = sets::inspect(&log_device)?.map_or(label.blocks, |of_log| of_log.blocks.max(label.blocks));
+    check_smaller(arguments, &backup, Some(&log_device))?;
     let mut ground = ground(arguments, blocks)?;
     let _shown = Progress::unknown(WHAT);
-    let how = Rebuild {
-        name: sets::random_uuid()?,
-        at: moment.at().unwrap_or_default(),
-        drop_later: *drop_later,
-        accept_damage: *accept_damage,
-    };
-    let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how).map_err(|error| {
-        let is_of_no_use =
-            matches!(&error, Error::Gap { .. } | Error::Replaced { .. } | Error::NoLabel { role: Role::Log, .. });
-        let failure = refused(error);
-        if is_of_no_use { failure.hint(WITHOUT) } else { failure }
-    })?;
+    let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how(arguments)?);
+    let rebuilt = rebuilt.map_err(refused)?;
     ground.keep();
     // What the log has is brought to it at once, so that the next opening has nothing to do.
     let mode = sets::inspect(&log_device)?.map_or(Mode::default(), |label| label.mode);
@@ -130,6 +139,7 @@ fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspec
 
 fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspected) -> Result<Rebuilt> {
     let FlashlogRebuild { main, accept_damage, .. } = arguments;
+    check_smaller(arguments, &backup, None)?;
     let mut ground = ground(arguments, label.blocks)?;
     let _shown = Progress::unknown(WHAT);
     let (device, name) = (ground.device.clone(), sets::random_uuid()?);
@@ -152,11 +162,14 @@ fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Ins
     })
 }
 
-/// What to do if the device cannot be taken out of what it was.
+/// What to do if the device cannot be taken out of what it was, or the log is of no use.
 fn refused(error: Error) -> Failure {
-    let is_of_main = matches!(error, Error::LabelUnread { role: Role::Main, .. });
-    let failure = explain(error);
-    if is_of_main { failure.hint(OTHER_DEVICE) } else { failure }
+    let hint = match &error {
+        Error::LabelUnread { role: Role::Main, .. } => OTHER_DEVICE,
+        Error::Gap { .. } | Error::Replaced { .. } | Error::NoLabel { role: Role::Log, .. } => WITHOUT,
+        _ => return explain(error),
+    };
+    explain(error).hint(hint)
 }
 
 fn is_store(ground: &Ground) -> bool {
