@@ -11,7 +11,7 @@ use crate::flashlog::in_use::InUse;
 use crate::flashlog::past::{self, Moment};
 use crate::flashlog::places::Places;
 use crate::flashlog::report::{Served, SetReport};
-use crate::flashlog::sets::{self, explain, explain_attaching, explain_opening, inspect};
+use crate::flashlog::sets::{self, explain, explain_attaching, explain_opening, explain_under_store, inspect};
 use crate::report::{OneDevice, StoreReport};
 use crate::scratch::Scratch;
 use crate::{holder, size, stack};
@@ -424,7 +424,7 @@ pub(crate) fn has_log(main: &Path, label: &Inspected) -> bool {
 
 /// What a device says that it is, if it is one of a set. A main that has become larger is as large as it was, until it grows.
 fn labelled(device: &Arc<FileDevice>, store_blocks: Option<u64>) -> Result<(Arc<dyn Device>, Option<Inspected>)> {
-    as_labelled(device.clone(), store_blocks).map_err(explain)
+    as_labelled(device.clone(), store_blocks).map_err(explain_under_store)
 }
 
 /// The log of a main device, opened as that is.

@@ -279,8 +279,14 @@ fn check_base(
 ) -> Result<(), Error> {
     // Labels that cannot be read are some, too; main may have become larger than they say.
     let has_labels = || {
-        let is_none = matches!(newest(&**main, Role::Main), Ok(Decoded::Nothing));
-        !is_none || of_sets.iter().any(|blocks| !matches!(has_outgrown_labels(&**main, *blocks), Ok(false)))
+        match newest(&**main, Role::Main) {
+            // It is nothing any more, whatever is elsewhere.
+            Ok(Decoded::Valid(label)) if label.is_given_up() => false,
+            Ok(Decoded::Nothing) => {
+                of_sets.iter().any(|blocks| !matches!(has_outgrown_labels(&**main, *blocks), Ok(false)))
+            }
+            _ => true,
+        }
     };
     if accept_damage || !has_labels() {
         return Ok(());

@@ -1,13 +1,16 @@
 //! A main made anew: what it needs, and when it is one.
 
 use super::backup_tests::{BLOCKS, Set, contents};
+use super::follow_tests::Counted;
 use super::format::{LABELS_BLOCKS, Label, Role};
+use super::given_up_tests::{Failing, Torn};
 use super::labels::Labelled;
 use super::staging::Backup;
 use super::tests::{open, options, put, spoil};
 use super::*;
 use crate::{Device, MemoryDevice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[test]
 fn a_main_made_anew_is_of_no_use_alone_until_it_has_what_the_log_has() {
@@ -237,4 +240,22 @@ fn a_main_that_is_to_be_smaller_is_looked_at_and_stays_what_it_is() {
         assert!(matches!(refused, Err(Error::Device(crate::Error::Damaged { first: 9, .. }))), "{refused:?}");
     }
     assert!(before == [&set.main, &set.log].map(|device| device.snapshot()));
+}
+
+#[test]
+fn of_a_main_that_was_given_up_nothing_is_left_for_which_the_backup_is_read_before() {
+    let (set, device) = Set::new();
+    drop(device);
+    let given_up = Arc::new((*set.main).clone());
+    let failing = Failing::after(6, given_up.clone(), Vec::new(), Torn::None);
+    assert!(rebuild(set.backup.clone(), set.log.clone(), Arc::new(failing), Uuid([9; 16])).is_err());
+    assert!(matches!(Labelled::read(given_up.clone(), Role::Main), Err(Error::GivenUp { .. })));
+    let blank = Arc::new(MemoryDevice::new(set.main.blocks()));
+    let read = [&set.main, &given_up, &blank].map(|main| {
+        let backup = Counted { below: set.backup.clone(), from: 0, read: AtomicU64::new(0) };
+        let (backup, main, log) = (Arc::new(backup), Arc::new((**main).clone()), Arc::new((*set.log).clone()));
+        rebuild(backup.clone(), log, main, Uuid([9; 16])).unwrap();
+        backup.read.load(Ordering::Relaxed)
+    });
+    assert!(read[0] >= read[2] + BLOCKS && read[1] == read[2], "{read:?}");
 }

@@ -144,7 +144,17 @@ fn explain_unknown(error: Error) -> Failure {
     match error {
         // Those of main and backup are in the same place.
         Error::LabelUnread { role: Role::Main, .. } => Failure::new(words(&error)).hint(
-            "try it in another port; if it stays so, and it was main, rebuild makes main anew from the backup and the log; if it was the backup, make another: --to OTHER",
+            "try it in another port; if it stays so, and it was main, rebuild --force makes main anew from the backup and the log; if it was the backup, make another: --to OTHER",
+        ),
+        error => explain(error),
+    }
+}
+
+/// The same of a disk with a store, which may be by itself.
+pub(crate) fn explain_under_store(error: Error) -> Failure {
+    match error {
+        Error::LabelUnread { role: Role::Main, .. } => Failure::new(words(&error)).hint(
+            "try it in another port; if it stays so, and it was main of a Flashlog, holdfast flashlog rebuild --force makes main anew from the backup and the log; a store by itself has nothing there: copy it to another disk",
         ),
         error => explain(error),
     }
@@ -160,7 +170,7 @@ pub(crate) fn explain(error: Error) -> Failure {
             "try it in another port; if it stays so, main goes on without it: serve --without-log (in async mode with --accept-loss), and attach --new gives main a new one"
         }
         Error::LabelUnread { role: Role::Main, .. } => {
-            "try it in another port; if it stays so, rebuild makes main anew from the backup and the log"
+            "try it in another port; if it stays so, rebuild --force makes main anew from the backup and the log"
         }
         Error::LabelUnread { .. } => "try it in another port; if it stays so, make another backup: --to OTHER",
         Error::OtherSet { .. } => "it is another set's: holdfast flashlog status DEVICE tells which",
@@ -235,7 +245,7 @@ mod tests {
             explain_unknown(Error::LabelUnread { device: "stick".into(), role, cause }).hint.unwrap_or_default()
         };
         let (of_main, of_log) = (advised(Role::Main), advised(Role::Log));
-        assert!(of_main.contains("rebuild") && of_main.contains("--to OTHER"), "{of_main}");
+        assert!(of_main.contains("rebuild --force") && of_main.contains("--to OTHER"), "{of_main}");
         assert!(of_log.contains("--without-log") && of_log.contains("attach --new"), "{of_log}");
     }
 
