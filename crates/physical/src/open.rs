@@ -48,7 +48,7 @@ impl Module {
         Module::open_with(device, arena, clock, options, Bitmap::AsStored)
     }
 
-    /// [`Module::open`], with the bitmap as stored or as the trees have it.
+    /// [`Module::open`], with the bitmap as stored or made anew.
     pub(crate) fn open_with(
         device: Arc<dyn Device>,
         arena: Arc<Arena>,
@@ -111,9 +111,9 @@ impl Module {
 pub(crate) enum Bitmap {
     /// From the device; from the trees if that cannot be read.
     AsStored,
-    /// From the trees: what is wrong with the store is put right. Whether all snapshots can be read everywhere; if not, what the one on the device
+    /// From the trees, as what is wrong with the store is put right. Whether all snapshots can be read everywhere; if not, what the one on the device
     /// has in use stays so.
-    FromTrees { sees_all: bool },
+    Anew { sees_all: bool },
 }
 
 fn device_place(device: &dyn Device) -> Place {
@@ -276,7 +276,7 @@ fn load_or_rebuild(
 ) -> Result<()> {
     let unrepaired = base.disk.counters.unrepaired_blocks();
     let damage = match bitmap {
-        Bitmap::FromTrees { .. } => None,
+        Bitmap::Anew { .. } => None,
         Bitmap::AsStored => match load_bitmap(base, &mut base.alloc.lock(), label, superblock, trees) {
             Ok(()) => {
                 return Ok(());

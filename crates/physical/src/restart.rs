@@ -67,7 +67,10 @@ impl Module {
         let mut trees = self.trees.write();
         let outcome = self
             .last_recovery_point()
-            .map_err(|error| format!("{why}; and the last recovery point cannot be read again: {error}"))
+            .map_err(|error| {
+                let then = "see what holdfast check says: the last recovery point cannot be read again";
+                (then, format!("{error}; it was to be read as {why}"))
+            })
             .and_then(|last| {
                 *trees = last;
                 committing.applied.set(0);
@@ -75,7 +78,10 @@ impl Module {
                 committing.prepared = None;
                 match committing.restarts.get() + 1 < FAILURES_MAX {
                     true => Ok(()),
-                    false => Err(format!("{why}; it failed {FAILURES_MAX} times in a row")),
+                    false => {
+                        let then = "have the memory tested (or report what is called a logic bug), and mount again; the last recovery point is sound";
+                        Err((then, format!("{why}; it failed {FAILURES_MAX} times in a row")))
+                    }
                 }
             });
         match outcome {
@@ -86,11 +92,10 @@ impl Module {
                 tracing::warn!(%why, epoch, attempt, "the next recovery point is begun anew from the last one");
                 Ok(())
             }
-            Err(reason) => {
+            Err((then, reason)) => {
                 // First of all what to do: the rest is long.
-                let advice = "copy elsewhere what was written last and not synced, which only memory has; then unmount, have the memory tested \
-                              (or report what is called a logic bug), and mount again; the last recovery point is sound";
-                let reason = format!("{advice}. Why: {reason}");
+                let first = "copy elsewhere what was written last and not synced, which only memory has; then unmount";
+                let reason = format!("{first}, {then}. Why: {reason}");
                 tracing::error!(%reason, "the store is read-only from now on");
                 self.disk().latch(reason.clone());
                 Err(Error::ReadOnly(reason))

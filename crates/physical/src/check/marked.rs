@@ -12,6 +12,7 @@ use super::walk::Seen;
 use crate::alloc::{fixed, margin_of};
 use crate::format::{BITS, Label, Superblock};
 use crate::module::log_area;
+use crate::snapshot::{DeletionSlice, slice_blocks};
 
 /// What is in use, as far as that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +42,7 @@ impl InUse {
         let marked = ones(&|at| seen.used[at] | seen.bitmap[at]);
         let has_lost_bits = marked > stored;
         let has_unread = !seen.bitmap_is_whole;
-        let has_room = label.blocks - marked >= room(label);
+        let has_room = label.blocks - marked >= room(label, seen);
         // With more in use than a mount takes for used it can but be safer.
         let is_taken_by_mounts = !has_unread && stored == counted && own().flatten().all(|block| has(seen, block));
         let as_marked = InUse::Marked { more: marked - reached, has_room };
@@ -50,10 +51,10 @@ impl InUse {
             () if reached > counted || marked < counted => InUse::Unknown,
             () if has_unread && has_lost_bits => InUse::Unknown,
             () if seen.hides_copies => InUse::Unknown,
-            () if has_unread && has_room => as_marked,
             // Of all of the bitmap that can be read as well.
-            () if has_unread && reached == counted && marked - reached == unread(label, seen) => InUse::Reached,
-            () if has_unread => InUse::Unknown,
+            () if has_unread && !has_room && reached == counted && marked - reached == unread(label, seen) => {
+                InUse::Reached
+            }
             // So bits are lost, and others too many; and some of them may be of what is hidden, if anything is.
             () if has_lost_bits && marked > counted && reached < counted => InUse::Unknown,
             () => as_marked,
@@ -61,10 +62,11 @@ impl InUse {
     }
 }
 
-/// Blocks that are to be free for the recovery point that a repair makes, with a new bitmap, and for those that delete snapshots.
-fn room(label: &Label) -> u64 {
-    const DELETION: u64 = 128;
-    margin_of(label.blocks) + DELETION + 4 * label.blocks.div_ceil(BITS)
+/// Blocks that are to be free for the recovery point that a repair makes, with a new bitmap, and for those that delete snapshots: for one slice, which may
+/// move all notes there are, as each gives back what the next one takes.
+fn room(label: &Label, seen: &Seen) -> u64 {
+    let most = (DeletionSlice::default().runs).min(seen.dead.len());
+    margin_of(label.blocks) + slice_blocks(most as u64) + 4 * label.blocks.div_ceil(BITS)
 }
 
 fn blocks_of(range: std::ops::Range<u64>) -> u64 {

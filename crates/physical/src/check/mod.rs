@@ -129,16 +129,20 @@ pub(crate) fn run(
     let bitmap_is_right = account::check(&base.disk, &covered, &superblock, &mut seen, &mut report);
     let in_use = InUse::of(&label, &superblock, &seen);
     let sees_all = seen.hidden_in_snapshot.is_none();
-    let entries = seen.entries;
+    let (hides_more, entries) = (seen.hidden.is_some(), seen.entries);
     let log_is_empty = check_log(&base.disk, &label, &superblock, &mut report, visit);
     if options.repair && report.repaired > 0 {
         base.disk.flush()?;
     }
     report.bitmap = match in_use {
         _ if bitmap_is_right && entries.are_good() && !entries.has_counts_left => BitmapRemedy::NotNeeded,
-        InUse::Unknown => BitmapRemedy::None,
+        InUse::Unknown if hides_more => BitmapRemedy::None,
         _ if bitmap_is_right && entries.are_good() => BitmapRemedy::AfterSnapshots,
-        InUse::Marked { has_room: false, .. } => BitmapRemedy::None,
+        // A mount goes by that bitmap, and deletes snapshots.
+        InUse::Unknown | InUse::Marked { has_room: false, .. } if bitmap_is_right && !entries.have_snapshots => {
+            BitmapRemedy::AfterSnapshots
+        }
+        InUse::Unknown | InUse::Marked { has_room: false, .. } => BitmapRemedy::None,
         _ if log_is_empty => BitmapRemedy::Repair,
         // No mount would take changes, and so replay the log; or it would go by what is wrong.
         _ if !sees_all && (!bitmap_is_right || entries.have_snapshots) => BitmapRemedy::None,
@@ -188,7 +192,7 @@ pub(crate) fn reach(
     account::add_fixed(&base.disk, label, &mut seen, &mut report);
     let in_use = match (bitmap, &seen.hidden_in_snapshot) {
         // What a repair does depends on whether all can be read: it is not to change in between.
-        (Bitmap::AsStored | Bitmap::FromTrees { sees_all: true }, Some(_)) => InUse::Unknown,
+        (Bitmap::AsStored | Bitmap::Anew { sees_all: true }, Some(_)) => InUse::Unknown,
         _ => InUse::of(label, superblock, &seen),
     };
     match in_use {

@@ -10,15 +10,14 @@ use holdfast_block::Device;
 use holdfast_object::{Arena, DomainId, Epoch, Error, ManualClock, ObjectId, ObjectKey, ObjectStore, Result};
 use std::sync::Arc;
 
-/// Makes a recovery point that differs from the last one, `last`, in its bitmap, which is made from the trees, and in these entries. The
-/// intent log must have nothing to replay. `sees_all`: all snapshots can be read everywhere.
+/// Makes a recovery point that differs from the last one, `last`, in its bitmap, which is made anew, and in these entries. The intent log must
+/// have nothing to replay. `sees_all`: all snapshots can be read everywhere.
 pub(super) fn anew(device: &Arc<dyn Device>, last: &Superblock, entries: &Entries, sees_all: bool) -> Result<()> {
     let arena = Arena::new(1, 0).map_err(|error| Error::Protocol(format!("arena: {error}")))?;
     // The new recovery point has the time of the one before: nothing in it has changed.
     let nanos = (last.time.secs.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(u64::from(last.time.nanos));
     let clock = Arc::new(ManualClock::new(nanos, 0));
-    let module =
-        Module::open_with(device.clone(), arena, clock, &OpenOptions::default(), Bitmap::FromTrees { sees_all })?;
+    let module = Module::open_with(device.clone(), arena, clock, &OpenOptions::default(), Bitmap::Anew { sees_all })?;
     let epoch = module.epoch_above_log()?;
     if entries.have_snapshots {
         module.bury_unreadable(epoch, sees_all)?;

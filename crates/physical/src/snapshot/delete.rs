@@ -181,6 +181,13 @@ fn entry_blocks() -> u64 {
     2 * (1 + u64::from(levels(u64::from(SLOTS) / SNAPSHOTS - 1)))
 }
 
+/// Blocks for a slice of which so many runs move. Written anew: the entry, and what is above the cut, also if the whole list goes, as others' are
+/// below the same blocks. The notes that move have their own way down.
+pub(crate) fn slice_blocks(moved: u64) -> u64 {
+    let notes = if moved > 0 { note_blocks(moved) } else { 0 };
+    entry_blocks() + note_blocks(0) + notes
+}
+
 impl Module {
     /// See [`holdfast_object::ObjectStore::snapshot_delete`].
     pub(crate) fn delete_snapshot(&self, domain: DomainId, epoch: Epoch, id: SnapshotId) -> Result<bool> {
@@ -200,10 +207,7 @@ impl Module {
         let moved = runs.iter().filter(|run| before.is_some_and(|(_, kept)| kept >= run.birth_log)).count() as u64;
         let pages_left = page - pages_of(slot).start + u64::from(!left.is_empty());
         let is_over = pages_left == 0 || self.base.commit_order == CommitOrder::UnlistFirst;
-        // Written anew: the entry, and what is above the cut, also if the whole list goes, as others' are below the same blocks. The notes
-        // that move have their own way down.
-        let notes = if moved > 0 { note_blocks(moved) } else { 0 };
-        self.base.alloc.lock().reserve(epoch, entry_blocks() + note_blocks(0) + notes, Purpose::Release)?;
+        self.base.alloc.lock().reserve(epoch, slice_blocks(moved), Purpose::Release)?;
         self.disk().raise_newest(epoch);
         trees.building = epoch;
         // What can fail fails before anything has changed.

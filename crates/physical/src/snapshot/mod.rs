@@ -44,6 +44,7 @@ use dead_list::SLOTS;
 pub(crate) use dead_list::{runs_in, slot_of};
 use delete::Deleted;
 pub use delete::DeletionSlice;
+pub(crate) use delete::slice_blocks;
 pub(crate) use diff::Side;
 use dying::Dying;
 use heal::BadEntry;

@@ -6,11 +6,15 @@ use crate::damage::{put_right, strike};
 use crate::intent_log::{log, next};
 use crate::rig::*;
 use crate::scrub::scrub;
+use holdfast_block::Device;
 use holdfast_integrity::crc64;
-use holdfast_object::{Batch, DomainId, Kind, LogBatch, ObjectId, ObjectKey, ObjectStore, Op, Timestamp};
+use holdfast_object::{
+    Batch, DomainId, Error, Kind, LogBatch, ObjectId, ObjectKey, ObjectStore, Op, Result, Timestamp,
+};
 use holdfast_physical::check::{
     BitmapRemedy, BlockRole, BlockUse, CheckOptions, Finding, FindingKind, Report, block_uses, check,
 };
+use holdfast_physical::scribble::{MetaKind, State};
 
 const MAIN: DomainId = DomainId::MAIN;
 const BITMAP: ObjectKey = ObjectKey { domain: DomainId::SYSTEM, object: ObjectId(1) };
@@ -89,11 +93,11 @@ fn domain_is_whole(rig: &Rig, what: &str) {
 }
 
 /// The newest superblock's field at this offset.
-fn add_to_superblock(rig: &Rig, at: usize, more: u64) {
+fn add_to_superblock(rig: &Rig, at: usize, more: i64) {
     for used in block_uses(rig.device.clone()).unwrap().iter().filter(|used| used.role == BlockRole::Superblock) {
         let change = |bytes: &mut Page| {
             let old = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-            bytes[at..at + 8].copy_from_slice(&(old + more).to_le_bytes());
+            bytes[at..at + 8].copy_from_slice(&old.checked_add_signed(more).unwrap().to_le_bytes());
             let crc = crc64(&bytes[..4088]);
             bytes[4088..].copy_from_slice(&crc.to_le_bytes());
         };
@@ -254,8 +258,8 @@ fn what_an_fsync_has_written_ahead_is_not_lost_to_a_bitmap_that_is_wrong() {
 /// For its own recovery point, and to delete the snapshot.
 #[test]
 fn a_repair_leaves_room() {
-    /// Of a store of 4 MiB, with one block of the bitmap.
-    const ROOM: usize = 32 + 128 + 4;
+    /// Of a store of 4 MiB: what is kept for metadata; the entry of a snapshot, what is above the cut of its list, and a page of notes; and the bitmap.
+    const ROOM: usize = 32 + (6 + 16 + 18) + 4;
     for (left, is_enough) in [(ROOM, true), (ROOM - 1, false)] {
         let (mut rig, ..) = lost_way(1024, 10);
         let uses = block_uses(rig.device.clone()).unwrap();
@@ -273,6 +277,79 @@ fn a_repair_leaves_room() {
             is_stuck(&mut rig, "no room");
         }
     }
+}
+
+/// Until so many blocks are left.
+fn fill_until(rig: &mut Rig, left: u64) {
+    rig.apply(vec![create_op(9, Kind::Regular)]);
+    let mut page = 0;
+    while rig.module.status().space.free > left {
+        let write = rig.write_op(9, &[(page, pattern(page))]);
+        rig.apply(vec![write]);
+        rig.commit();
+        page += 1;
+    }
+}
+
+/// Nothing else is wrong with the store.
+fn put_into_a_free_entry(rig: &Rig) {
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let map =
+        uses.iter().find(|used| used.role == BlockRole::Map && used.object.unwrap().object == ObjectId(17)).unwrap();
+    strike(&rig.device, &uses, map, |bytes| bytes[0] |= 1);
+}
+
+/// What it has is not for a repair now: mounts take changes, and so delete the snapshot, after which there is one.
+fn is_repaired_without_the_snapshot(rig: &mut Rig) {
+    let kinds = |report: &Report| report.findings.iter().map(|it| it.kind).collect::<Vec<_>>();
+    let found = checked(rig);
+    assert_eq!(found.bitmap, BitmapRemedy::AfterSnapshots, "{found:?}");
+    let expected = [FindingKind::FreeEntry, FindingKind::Unreadable, FindingKind::Unreadable];
+    assert!(expected.iter().all(|kind| kinds(&found).contains(kind)) && found.found == 3, "{found:?}");
+    let before = rig.device.snapshot();
+    assert_eq!(repair(rig).bitmap, BitmapRemedy::AfterSnapshots);
+    assert!(rig.device.snapshot() == before);
+    rig.reopen();
+    assert_eq!(rig.module.status().read_only, None);
+    all_is_well_without_the_oldest(rig);
+}
+
+/// As a store leaves it that was filled.
+#[test]
+fn what_is_in_a_free_entry_is_left_until_the_snapshot_is_gone_where_a_repair_has_no_room() {
+    for (left, is_enough) in [(200, true), (60, false)] {
+        let (mut rig, ..) = lost_way(1024, 10);
+        fill_until(&mut rig, left);
+        put_into_a_free_entry(&rig);
+        if is_enough {
+            assert_eq!(checked(&rig).bitmap, BitmapRemedy::Repair);
+            let report = repair(&rig);
+            assert!(report.findings.iter().all(|it| it.repaired == (it.kind == FindingKind::FreeEntry)), "{report:?}");
+            rig.reopen();
+            all_is_well_without_the_oldest(&mut rig);
+        } else {
+            is_repaired_without_the_snapshot(&mut rig);
+        }
+    }
+}
+
+/// The power failed before the recovery point that has the bitmap for it.
+#[test]
+fn what_is_in_a_free_entry_is_left_until_the_snapshot_is_gone_where_the_store_has_just_grown() {
+    let grown = || {
+        let (rig, _, uses) = lost_way(1024, 10);
+        rig.device.grow(4096).unwrap();
+        assert_eq!(rig.module.grow(0).unwrap(), 4096);
+        (rig, uses)
+    };
+    let (mut rig, uses) = grown();
+    put_into_a_free_entry(&rig);
+    is_repaired_without_the_snapshot(&mut rig);
+    assert!(rig.module.status().space.free > 3500);
+    // A bitmap that is wrong stays so: labels are counted elsewhere.
+    let (mut rig, _) = grown();
+    flip(&rig, &[page_at(&uses, 65)]);
+    is_stuck(&mut rig, "one in use");
 }
 
 /// As many blocks can be reached as are counted: so a repair makes the bitmap of these, where all else would leave no room.
@@ -367,17 +444,117 @@ fn nothing_is_made_of_a_bitmap_that_has_fewer_in_use_than_are_counted_or_is_wron
     is_stuck(&mut rig, "nothing can be read");
 }
 
+/// The other part is in the device's first third, where all is that was written here.
 #[test]
-fn a_damaged_entry_of_the_snapshot_list_beside_it_goes() {
+fn nothing_is_made_of_a_part_of_the_bitmap_if_the_number_of_blocks_or_the_other_part_is_known_to_be_wrong() {
+    type Strike = fn(&Rig, &[BlockUse]);
+    let strikes: [(&str, Strike, bool); 4] = [
+        ("nothing", |_, _| (), false),
+        ("one in use is free", |rig, uses| flip(rig, &[page_at(uses, 65)]), true),
+        ("fewer are counted than are reached", |rig, _| add_to_superblock(rig, FREE, 55), true),
+        ("more are counted than there can be", |rig, _| add_to_superblock(rig, FREE, -40_000), true),
+    ];
+    for (what, strike, stuck) in strikes {
+        let (mut rig, _, uses) = lost_way(3 * 32_768 - 100, 10);
+        assert!(page_at(&uses, 65) < 32_768);
+        strike(&rig, &uses);
+        damage_bitmap(&rig, 1);
+        if stuck {
+            is_stuck(&mut rig, what);
+        } else {
+            assert_eq!(checked(&rig).bitmap, BitmapRemedy::Repair, "{what}");
+        }
+    }
+}
+
+/// The number of blocks fits, so that nothing else tells; and no mount goes by it.
+#[test]
+fn nothing_is_made_of_a_bitmap_in_which_a_label_is_free() {
+    let (mut rig, ..) = lost_way(1024, 10);
+    flip(&rig, &[0, 600]);
+    is_stuck(&mut rig, "a label");
+}
+
+/// What an epoch has changed goes bad in memory.
+fn begin_anew(rig: &mut Rig) -> Result<()> {
+    let write = rig.write_op(2, &[(66, pattern(66))]);
+    rig.apply(vec![write]);
+    let lab = rig.module.lab();
+    let target = lab.targets(MetaKind::Record).into_iter().find(|target| target.state == State::Changed).unwrap();
+    let (_, at, length) = lab.layout(&target).unwrap().fields[1];
+    lab.strike(&target, at, &vec![0x5a; length]).expect("it is there");
+    assert!(matches!(rig.try_commit(), Err(Error::GivenUp(_))));
+    rig.module.begin_anew()
+}
+
+#[test]
+fn what_is_hidden_stays_in_use_when_an_epoch_is_begun_anew() {
     let (mut rig, mend, _) = lost_way(1024, 10);
+    let space = rig.module.status().space;
+    for _ in 0..2 {
+        begin_anew(&mut rig).unwrap();
+        let again = rig.module.status().space;
+        assert_eq!((again.free, again.pending), (space.free, space.pending));
+    }
+    let write = rig.write_op(2, &[(66, pattern(66))]);
+    rig.apply(vec![write]);
+    rig.commit();
+    fill(&mut rig, 1000);
+    mend(&rig);
+    rig.reopen();
+    has_all(&mut rig);
+    all_is_well_without_the_oldest(&mut rig);
+}
+
+/// The store takes no changes then, and what is told sends nobody after the memory. A repair would make one.
+#[test]
+fn no_epoch_is_begun_anew_with_a_bitmap_that_would_be_rebuilt_beside_what_is_hidden() {
+    let (mut rig, ..) = lost_way(3 * 32_768 - 100, 10);
+    damage_bitmap(&rig, 0);
+    assert_eq!(checked(&rig).bitmap, BitmapRemedy::Repair);
+    let error = begin_anew(&mut rig).unwrap_err();
+    assert!(matches!(error, Error::ReadOnly(_)), "{error}");
+    let told = error.to_string();
+    assert!(
+        told.contains(
+            "then unmount, see what holdfast check says: the last recovery point cannot be read again. Why: "
+        ),
+        "{told}"
+    );
+    assert!(!told.contains("is sound") && !told.contains("memory tested"), "{told}");
+}
+
+/// With a second snapshot.
+fn keep_second(rig: &mut Rig) {
     rig.module.snapshot_create(MAIN, rig.next_epoch(), "second", Timestamp::default()).unwrap();
     rig.commit();
     let write = rig.write_op(2, &[(21, pattern(501)), (65, pattern(502))]);
     rig.apply(vec![write]);
     rig.commit();
+}
+
+/// Its entry is damaged.
+fn damage_second(rig: &Rig) {
     let uses = block_uses(rig.device.clone()).unwrap();
     let list = uses.iter().find(|used| used.role == BlockRole::SnapshotList).unwrap();
     strike(&rig.device, &uses, list, |bytes| bytes[1024 + 40] = 4);
+}
+
+/// No mount deletes the other one, as it takes no changes.
+#[test]
+fn a_damaged_entry_of_the_snapshot_list_beside_it_stays_where_a_repair_has_no_room() {
+    let (mut rig, ..) = lost_way(1024, 10);
+    keep_second(&mut rig);
+    fill_until(&mut rig, 60);
+    damage_second(&rig);
+    is_stuck(&mut rig, "an entry");
+}
+
+#[test]
+fn a_damaged_entry_of_the_snapshot_list_beside_it_goes() {
+    let (mut rig, mend, _) = lost_way(1024, 10);
+    keep_second(&mut rig);
+    damage_second(&rig);
     let found = checked(&rig);
     assert_eq!((found.bitmap, found.withheld_blocks), (BitmapRemedy::Repair, 54), "{found:?}");
     let report = repair(&rig);
