@@ -25,6 +25,8 @@ use std::sync::Arc;
 const SEEDS: u64 = 40;
 /// Of a hundred blocks, a controller gone mad writes over so many.
 const GARBAGE_PERCENT: u32 = 25;
+/// Blocks of a file, for a program that goes from one to the next and flushes each.
+const FILE_BLOCKS: usize = 8;
 
 /// What the media have afterwards; none if one is gone.
 type Media = [Option<MemoryDevice>];
@@ -130,13 +132,17 @@ pub enum Mishap {
     MemoryFault,
     /// Everything is deleted, by the ordinary way.
     Deletion,
+    /// A program that may write the files encrypts all of them in place.
+    FilesEncrypted,
+    /// It does so again and again, until it has written more than a log has room for.
+    FilesEncryptedLong,
     /// Something with all rights encrypts whatever is attached.
     Malware,
 }
 
 impl Mishap {
     /// In the order of the table.
-    pub const ALL: [Mishap; 8] = [
+    pub const ALL: [Mishap; 10] = [
         Mishap::PowerFailure,
         Mishap::KernelPanic,
         Mishap::DeviceFailure,
@@ -144,6 +150,8 @@ impl Mishap {
         Mishap::ControllerMad,
         Mishap::MemoryFault,
         Mishap::Deletion,
+        Mishap::FilesEncrypted,
+        Mishap::FilesEncryptedLong,
         Mishap::Malware,
     ];
 
@@ -156,6 +164,8 @@ impl Mishap {
             Mishap::ControllerMad => "the disks' controller writes garbage",
             Mishap::MemoryFault => "memory flips a bit of a write",
             Mishap::Deletion => "accidental deletion",
+            Mishap::FilesEncrypted => "malicious encryption through the file system",
+            Mishap::FilesEncryptedLong => "the same, of more than a log has room for",
             Mishap::Malware => "encryption of all that is attached",
         }
     }
@@ -168,7 +178,10 @@ impl Mishap {
             Mishap::DeviceFailure => ["++", "+", "-", "++"],
             Mishap::ControllerGone | Mishap::ControllerMad => ["+/-", "+", "-", "+"],
             Mishap::MemoryFault => ["-", "+", "+", "+"],
-            Mishap::Deletion | Mishap::Malware => ["-", "+", "+", "+"],
+            // Its table has "user error", beside which its text puts viruses.
+            Mishap::Deletion | Mishap::FilesEncrypted | Mishap::FilesEncryptedLong | Mishap::Malware => {
+                ["-", "+", "+", "+"]
+            }
         }
     }
 }
@@ -362,6 +375,9 @@ fn experiment(scheme: Scheme, mishap: Mishap, seed: u64) -> Result<Cell, String>
             }
             model.flush()?;
         }
+        Mishap::FilesEncrypted => encrypt(&mut *model, BLOCKS, &mut rng)?,
+        // So many have no room in it, as labels and entries have some of it.
+        Mishap::FilesEncryptedLong => encrypt(&mut *model, flashlog::MEDIA_BLOCKS[1] as usize, &mut rng)?,
         Mishap::Malware => {
             for (medium, _) in media.iter().zip(&specs).filter(|(_, spec)| spec.3) {
                 medium.write_garbage(100, &mut rng)?;
@@ -378,6 +394,23 @@ fn experiment(scheme: Scheme, mishap: Mishap, seed: u64) -> Result<Cell, String>
     let found: Vec<Lost> = scheme.recover(&left).iter().map(|found| history.lost(found, struck)).collect();
     let lost = found.iter().min().copied().unwrap_or(Lost::Everything);
     Ok(Cell { scheme, mishap, lost, is_silent, has_whole: found.iter().any(|lost| is_whole(*lost)) })
+}
+
+/// A program reads all files and writes them in place, with a stream of a key of its own over what they had, each flushed: round by round,
+/// until it has written so many blocks.
+fn encrypt(model: &mut dyn Model, blocks: usize, rng: &mut Pcg64Mcg) -> Result<(), String> {
+    let mut stream = Pcg64Mcg::seed_from_u64(rng.random());
+    let read: Option<Vec<[u8; BLOCK_SIZE]>> = model.read()?.into_iter().map(|content| content.map(block)).collect();
+    let mut files = read.ok_or("what it reads is nothing that was written")?;
+    for number in 0..blocks {
+        let at = number % BLOCKS;
+        files[at].iter_mut().for_each(|byte| *byte ^= stream.random::<u8>());
+        model.write(at, &files[at])?;
+        if (number + 1) % FILE_BLOCKS == 0 {
+            model.flush()?;
+        }
+    }
+    Ok(())
 }
 
 fn is_whole(lost: Lost) -> bool {

@@ -9,14 +9,18 @@ fn expected(scheme: Scheme, mishap: Mishap) -> Lost {
         (Scheme::FlashlogAsync, Mishap::DeviceFailure) => Lost::SinceSaved,
         (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::PowerFailure | Mishap::KernelPanic) => Lost::Unflushed,
         (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::MemoryFault) => Lost::Since,
-        (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::Malware) => Lost::SinceSaved,
+        // The log is gone, or has let go of what it kept for states in between: the backup is left.
+        (Scheme::Flashlog | Scheme::FlashlogAsync, Mishap::Malware | Mishap::FilesEncryptedLong) => Lost::SinceSaved,
         (Scheme::Flashlog | Scheme::FlashlogAsync, _) => Lost::Nothing,
         (Scheme::Snapshots, Mishap::PowerFailure | Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Unflushed,
         (_, Mishap::PowerFailure) => Lost::Mixture,
         (_, Mishap::KernelPanic | Mishap::ControllerGone) => Lost::Nothing,
         (Scheme::Raid1, Mishap::DeviceFailure) => Lost::Nothing,
         (Scheme::Backup, _) => Lost::SinceSaved,
-        (Scheme::Snapshots, Mishap::MemoryFault | Mishap::Deletion) => Lost::SinceSaved,
+        (
+            Scheme::Snapshots,
+            Mishap::MemoryFault | Mishap::Deletion | Mishap::FilesEncrypted | Mishap::FilesEncryptedLong,
+        ) => Lost::SinceSaved,
         _ => Lost::Everything,
     }
 }
