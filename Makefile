@@ -121,7 +121,7 @@ campaign: ## strike metadata in memory, 8,000 times, and each field before each 
 	cargo run --release -p holdfast-lab --bin metadata-campaign -- --injections 8000 $(CAMPAIGN_ARGS)
 	cargo run --release -p holdfast-lab --bin metadata-campaign -- --by-operation $(CAMPAIGN_ARGS)
 
-bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md, "--real DIR" for real ones
+bench-flashlog: ## compare Flashlog on modelled devices with single ones; BENCH_ARGS=--write for docs/flashlog-speed.md, --figures for its figures alone, "--real DIR" for real ones
 	cargo build --release -p holdfast-bench
 	$(TARGET)/release/holdfast-bench-flashlog $(BENCH_ARGS)
 

@@ -24,6 +24,7 @@
 //! | `model`, `residency` | scores, t_switch, how long a mode keeps a goal |
 //! | `recommend` | the mode for a machine |
 //! | `figure`, `contour` | the paper's figures as SVG; marching squares |
+//! | `chart` | bars, also those of others |
 //! | `document` | the tables of `docs/reliability.md` |
 //! | `schemes` | whole devices that fail: lives and costs of RAID, backups and Flashlog |
 //!
@@ -40,6 +41,7 @@
 //! Integrity* (MSST 2013), sections II and III: "z2fs" in this crate; Y. Zhang, *Cooperative Data Protection*
 //! (dissertation), sections 4.1 and 4.2. `docs/reliability.md` has the equations, the tables, and what is weak about them.
 
+mod chart;
 mod checksum;
 mod contour;
 mod device;
@@ -54,6 +56,7 @@ mod recommend;
 mod residency;
 mod schemes;
 
+pub use chart::{Chart, Row, draw_chart};
 pub use checksum::{ChecksumData, Strength, strength};
 pub use device::{Disk, Memory, OutOfRange};
 pub use document::{MissingMark, renewed};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use holdfast_bench::error::Result;
-use holdfast_bench::flashlog::{Bench, Log, PAUSE, Setup, Sizes, backup_table, backups, real, tables};
+use holdfast_bench::flashlog::{Bench, Log, PAUSE, Setup, Sizes, backup_table, backups, draw, real, tables};
 use holdfast_bench::machine;
 use holdfast_bench::program::{self, Progress};
 
@@ -14,9 +14,13 @@ use holdfast_bench::program::{self, Progress};
 #[derive(Debug, Parser)]
 #[command(name = "holdfast-bench-flashlog", version, max_term_width = 100)]
 struct Arguments {
-    /// Also write the tables into this document, between its marker lines
+    /// Also write the tables into this document, between its marker lines, and draw the figures beside it
     #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/flashlog-speed.md")]
     write: Option<PathBuf>,
+    /// Measure nothing: draw the figures beside this document anew, from the tables that it has
+    #[arg(long, value_name = "DOCUMENT", num_args = 0..=1, default_missing_value = "docs/flashlog-speed.md")]
+    #[arg(conflicts_with_all = ["write", "real"])]
+    figures: Option<PathBuf>,
     /// Measure real devices in real time instead, with the processor's: files in this directory
     #[arg(long, value_name = "DIR")]
     real: Option<PathBuf>,
@@ -45,6 +49,9 @@ fn main() -> ExitCode {
 }
 
 fn compare(arguments: &Arguments) -> Result<()> {
+    if let Some(document) = &arguments.figures {
+        return draw(document);
+    }
     if let Some(dir) = &arguments.real {
         let machine = machine::describe(dir);
         println!("Command: `{}`. {machine}.\n", program::command_line());
@@ -69,5 +76,6 @@ fn compare(arguments: &Arguments) -> Result<()> {
     let backups = [backups(Log::Stick, Sizes::default())?, backups(Log::Ssd, Sizes::default())?];
     drop(progress);
     let measured = format!("{}\n{}", tables(&results.into_iter().collect()), backup_table(&backups));
-    program::publish(arguments.write.as_deref(), &preamble, &measured)
+    program::publish(arguments.write.as_deref(), &preamble, &measured)?;
+    arguments.write.as_deref().map_or(Ok(()), draw)
 }

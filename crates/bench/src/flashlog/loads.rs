@@ -101,7 +101,7 @@ impl Load {
     }
 }
 
-fn length(blocks: u64) -> String {
+pub(super) fn length(blocks: u64) -> String {
     if blocks < MIB_BLOCKS { format!("{} KiB", 4 * blocks) } else { format!("{} MiB", blocks / MIB_BLOCKS) }
 }
 

@@ -5,6 +5,7 @@
 
 mod awake;
 mod backups;
+mod figures;
 mod loads;
 mod naive;
 pub mod real;
@@ -14,6 +15,7 @@ mod tables;
 mod tests;
 
 pub use backups::{backup_table, backups};
+pub use figures::draw;
 pub use loads::{Load, Measured, PAUSE};
 pub use tables::tables;
 

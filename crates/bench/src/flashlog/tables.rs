@@ -10,6 +10,11 @@ const ASYNC_STICK: Setup = Setup::Flashlog(Log::Stick, Mode::Asynchronous);
 const SYNC_SSD: Setup = Setup::Flashlog(Log::Ssd, Mode::Synchronous);
 const ASYNC_SSD: Setup = Setup::Flashlog(Log::Ssd, Mode::Asynchronous);
 
+/// Headings of the tables of rates, by which figures find them on the page.
+pub(super) const RATES: &str = "Rates, MB/s";
+pub(super) const READS: &str = "Scattered reads, MB/s";
+pub(super) const WRITES: &str = "Scattered writes, MB/s";
+
 /// Results by load and setup, as numbers of [`Load::RATES`] and [`Setup::ALL`].
 pub struct Results(BTreeMap<(String, &'static str), Measured>);
 
@@ -32,7 +37,7 @@ impl Results {
 /// All tables.
 pub fn tables(results: &Results) -> String {
     format!(
-        "## Rates, MB/s\n\n{}\n## Scattered reads, MB/s\n\n{}\n## Scattered writes, MB/s\n\n{}\n\
+        "## {RATES}\n\n{}\n## {READS}\n\n{}\n## {WRITES}\n\n{}\n\
          ## How long a disk is awake\n\n{}\n## Wear of the flash\n\n{}\n## Goals\n\n{}",
         rates(results, &Load::RATES),
         rates(results, &Load::RECORDS.map(Load::Reads)),
