@@ -346,7 +346,7 @@ impl Joining {
         if options.order == Order::AttachSkipsBlock {
             from = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
         }
-        self.copy_runs(alone, (from, &|at| regions.next_runs(at, COPY_BLOCKS)), false, options)
+        self.copy_runs(alone, from, |at| regions.next_runs(at, COPY_BLOCKS), false, options)
     }
 
     /// When main stands still and all the rest is there, or before if that is much, the same of what it could not read, which it is asked for once more. What it cannot read
@@ -358,14 +358,15 @@ impl Joining {
             let run = unread.from(at).next();
             run.map(|run| (run.start, (run.end - run.start).min(COPY_BLOCKS))).into_iter().collect()
         };
-        self.copy_runs(alone, (0, &next), true, options)
+        self.copy_runs(alone, 0, next, true, options)
     }
 
     /// Copies runs of blocks, from one on, that come as many at once as are read at once. What main cannot read is noted, or lost (`or_loses`).
     fn copy_runs(
         &mut self,
         alone: &Alone,
-        (mut at, next): (u64, &dyn Fn(u64) -> Vec<(u64, u64)>),
+        mut at: u64,
+        next: impl Fn(u64) -> Vec<(u64, u64)>,
         or_loses: bool,
         options: &Options,
     ) -> Result<bool, Error> {

@@ -93,7 +93,7 @@ fn check_smaller(arguments: &FlashlogRebuild, backup: &Arc<FileDevice>, log: Opt
     if !fs::metadata(main).is_ok_and(|found| found.is_file() && found.len() > *bytes) {
         return Ok(());
     }
-    let (device, log) = (stack::device(main, Access::ReadOnly)?, log.map(|log| -> Arc<dyn Device> { log.clone() }));
+    let (device, log) = (stack::device(main, Access::ReadOnly)?, log.map(|log| Arc::clone(log) as Arc<dyn Device>));
     let _shown = Progress::unknown("looking whether main can be made anew");
     flashlog::check_rebuild(backup.clone(), log, device, *bytes / BLOCK_SIZE as u64, &how(arguments)?).map_err(refused)
 }
