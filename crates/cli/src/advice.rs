@@ -134,7 +134,8 @@ impl Found<'_> {
                 Remedy::DeleteSnapshotFirst,
                 format!(
                     "what snapshots may need is neither freed nor counted down: once they are deleted that have it, or that cannot be read (holdfast \
-                     snapshot delete DIR NAME), unmounted, holdfast check --repair {store} puts right the rest"
+                     snapshot delete DIR NAME), unmounted, holdfast check --repair {store} puts right the rest; if there is no room to delete one, \
+                     delete files first that no snapshot has"
                 ),
             ),
             (

@@ -207,9 +207,12 @@ fn remove_readable(device: &dyn Device, (role, blocks): (Role, u64), error: crat
     if !is_of_read(&error) {
         return Err(error);
     }
-    let (found, unread) = look(device, role, blocks)?;
     // If none can be that counts, nobody knows which is the newest.
-    let Decoded::Valid(best) = found else { return Ok(()) };
+    let (best, unread) = match look(device, role, blocks) {
+        Ok((Decoded::Valid(best), unread)) => (best, unread),
+        Err(error) if !is_of_read(&error) => return Err(error),
+        _ => return Ok(()),
+    };
     // It may be readable by now.
     let unread = unread.map_or_else(Vec::new, |(_, blocks)| blocks);
     let is_unread = |pair: &u64| unread.contains(pair) && unread.contains(&(pair + 1));
@@ -519,9 +522,9 @@ mod tests {
             }
             let newest = labels.label.place();
             for unread in [vec![newest, newest + 1], (newest - 2..newest + 2).collect()] {
-                // Of the pairs all but the last are written, with one flush; of those each has one, and then all go.
+                // After a flush, of the pairs all but the last are written, with one flush; of those each has one, and then all go.
                 let last = unread.len() as i64 / 2 + 1;
-                let requests = LABEL_PAIRS as i64 - last + 1 + 2 * last;
+                let requests = 1 + LABEL_PAIRS as i64 - last + 1 + 2 * last;
                 (0..requests).for_each(|requests| check(generation, &unread, (requests, Torn::None)));
                 all_torn().for_each(|torn| check(generation, &unread, (requests, torn)));
             }

@@ -157,7 +157,8 @@ pub fn rebuild_without_log(
     Ok(Rebuilt { blocks: of.blocks, barrier: None, dropped: Later::default(), damaged })
 }
 
-/// That a main of so many blocks, which are fewer than the device has, can be made there, with a log or without: for whoever makes it smaller, before that.
+/// That a main of so many blocks, which may be fewer or more than the device has, can be made there, with a log or without: for whoever makes it as large,
+/// before that.
 /// What it was counts until then. Finishes what the backup was in the middle of; nothing else is written.
 ///
 /// # Errors

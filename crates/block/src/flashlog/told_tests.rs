@@ -333,9 +333,9 @@ fn nor_where_the_label_tells_of_several() {
 
 #[test]
 fn several_stay_known_if_main_alone_has_written_nothing_of_what_the_log_has() {
-    for is_written in [false, true] {
+    let (in_front, elsewhere) = (3, BLOCKS - 1);
+    for written in [None, Some(in_front), Some(elsewhere)] {
         let (set, device) = behind(true, true);
-        let elsewhere = device.blocks() - 1;
         for number in [5005, 5017] {
             lose(&set.log, number);
         }
@@ -347,12 +347,12 @@ fn several_stay_known_if_main_alone_has_written_nothing_of_what_the_log_has() {
         let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
         open_alone().close().unwrap();
         let lasting = open_alone();
-        if is_written {
-            put(&lasting, elsewhere, 9).unwrap();
+        if let Some(block) = written {
+            put(&lasting, block, 9).unwrap();
         }
         lasting.attach_log(set.log.clone()).unwrap();
         let device = lasting.set().unwrap();
-        assert!(is_damaged(&*device, 5) && is_damaged(&*device, 17), "{is_written}");
-        assert!(!device.status().forgets_damage && told(&device) == both, "{is_written}: {:?}", told(&device));
+        assert!(is_damaged(&*device, 5) && is_damaged(&*device, 17), "{written:?}");
+        assert!(!device.status().forgets_damage && told(&device) == both, "{written:?}: {:?}", told(&device));
     }
 }

@@ -282,11 +282,16 @@ fn over(store: &Path, size_bytes: Option<u64>, wanted: Wanted, force: bool, is_d
     make(store, device, &wanted, force)
 }
 
+/// A file becomes as large. If there is no room for that it stays what it was.
 pub(crate) fn resize(store: &Path, file: &File, size_bytes: u64) -> Result<()> {
     let size_bytes = size_bytes / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
     let fail = |error: io::Error| Failure::new(format!("{}: {}", store.display(), mounts::plain(&error)));
-    file.set_len(size_bytes).map_err(fail)?;
-    take(store, file, size_bytes)
+    let length_bytes = file.metadata().map_err(fail)?.len();
+    take(store, file, size_bytes).inspect_err(|_| {
+        // It may have become larger by a part. Why there is no room is told, whatever becomes of this.
+        let _ = file.set_len(length_bytes);
+    })?;
+    file.set_len(size_bytes).and_then(|()| file.sync_all()).map_err(fail)
 }
 
 /// Takes the space of a file from the host, as for a new one.

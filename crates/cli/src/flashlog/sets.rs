@@ -154,7 +154,7 @@ fn explain_unknown(error: Error) -> Failure {
 pub(crate) fn explain_under_store(error: Error) -> Failure {
     match error {
         Error::LabelUnread { role: Role::Main, .. } => Failure::new(words(&error)).hint(
-            "try it in another port; if it stays so, and it was main of a Flashlog, holdfast flashlog rebuild --force makes main anew from the backup and the log; a store by itself has nothing there: copy it to another disk",
+            "try it in another port; if it stays so, and it was main of a Flashlog, holdfast flashlog rebuild --force makes main anew from the backup and the log; a store by itself has no labels there: what it has in these blocks may be lost, copy the rest to another disk",
         ),
         error => explain(error),
     }

@@ -87,15 +87,16 @@ fn ground(arguments: &FlashlogRebuild, blocks: u64) -> Result<Ground> {
     ground::take(&Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false }, |_| false)
 }
 
-/// A file that becomes smaller is not what it was from then on: not before it is certain that main can be made there.
-fn check_smaller(arguments: &FlashlogRebuild, backup: &Arc<FileDevice>, log: Option<&Arc<FileDevice>>) -> Result<()> {
+/// A file that becomes smaller or larger is not what it was from then on: not before it is certain that main can be made there.
+fn check_resized(arguments: &FlashlogRebuild, backup: &Arc<FileDevice>, log: Option<&Arc<FileDevice>>) -> Result<()> {
     let FlashlogRebuild { main, size: Some(bytes), force: true, .. } = arguments else { return Ok(()) };
-    if !fs::metadata(main).is_ok_and(|found| found.is_file() && found.len() > *bytes) {
+    let blocks = *bytes / BLOCK_SIZE as u64;
+    if !fs::metadata(main).is_ok_and(|found| found.is_file() && found.len() != sets::bytes(blocks)) {
         return Ok(());
     }
     let (device, log) = (stack::device(main, Access::ReadOnly)?, log.map(|log| Arc::clone(log) as Arc<dyn Device>));
     let _shown = Progress::unknown("looking whether main can be made anew");
-    flashlog::check_rebuild(backup.clone(), log, device, *bytes / BLOCK_SIZE as u64, &how(arguments)?).map_err(refused)
+    flashlog::check_rebuild(backup.clone(), log, device, blocks, &how(arguments)?).map_err(refused)
 }
 
 fn how(arguments: &FlashlogRebuild) -> Result<Rebuild> {
@@ -109,7 +110,7 @@ fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspec
     let log_device = stack::device(log, Access::ReadWrite)?;
     // The set may have become larger than it was when the backup was made.
     let blocks = sets::inspect(&log_device)?.map_or(label.blocks, |of_log| of_log.blocks.max(label.blocks));
-    check_smaller(arguments, &backup, Some(&log_device))?;
+    check_resized(arguments, &backup, Some(&log_device))?;
     let mut ground = ground(arguments, blocks)?;
     let _shown = Progress::unknown(WHAT);
     let rebuilt = flashlog::rebuild_at(backup, log_device.clone(), ground.device.clone(), &how(arguments)?);
@@ -139,7 +140,7 @@ fn with_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspec
 
 fn without_log(arguments: &FlashlogRebuild, backup: Arc<FileDevice>, label: &Inspected) -> Result<Rebuilt> {
     let FlashlogRebuild { main, accept_damage, .. } = arguments;
-    check_smaller(arguments, &backup, None)?;
+    check_resized(arguments, &backup, None)?;
     let mut ground = ground(arguments, label.blocks)?;
     let _shown = Progress::unknown(WHAT);
     let (device, name) = (ground.device.clone(), sets::random_uuid()?);
