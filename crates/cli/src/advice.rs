@@ -1,7 +1,7 @@
 //! What to do about what a check has found, by kind of damage.
 
 use crate::paths::shell;
-use holdfast_object::{Kind, ObjectId, SnapshotId};
+use holdfast_object::{DomainId, Kind, ObjectId, SnapshotId};
 use holdfast_physical::check::{BitmapRemedy, Finding, FindingKind};
 use std::path::Path;
 
@@ -40,8 +40,24 @@ enum Remedy {
     DeleteNewest,
     LeaveAlone,
     DropSnapshot,
+    /// Nothing brings it back.
+    LostPoint,
     NewRoot,
     NewStore,
+}
+
+impl Remedy {
+    /// Whether a mount changes something for it.
+    fn is_a_change(self) -> bool {
+        use Remedy::{CopyAndRemove, DeleteNewest, DeleteSnapshot, DeleteSnapshotFirst, MakeAnew, MoveAside};
+        use Remedy::{WriteAgain, WriteAgainAndRepair};
+        match self {
+            WriteAgain | WriteAgainAndRepair | CopyAndRemove | MakeAnew | MoveAside => true,
+            DeleteSnapshot | DeleteSnapshotFirst | DeleteNewest => true,
+            Remedy::Repair | Remedy::RepairAfterReplay | Remedy::Replay | Remedy::LeaveAlone => false,
+            Remedy::DropSnapshot | Remedy::LostPoint | Remedy::NewRoot | Remedy::NewStore => false,
+        }
+    }
 }
 
 impl Found<'_> {
@@ -55,6 +71,9 @@ impl Found<'_> {
             .collect();
         remedies.extend(self.names_are_wrong.then_some(Remedy::NewStore));
         remedies.extend((self.withheld_blocks > 0).then_some(Remedy::DeleteSnapshotFirst));
+        if self.is_beyond_repair() {
+            remedies.retain(|remedy| !remedy.is_a_change());
+        }
         let store = shell(self.store);
         let after_replay = match self.findings.iter().any(|(finding, _)| finding.is_about_bitmap()) {
             true => "which blocks are free",
@@ -150,6 +169,12 @@ impl Found<'_> {
                  (DIR/.holdfast/snapshots) and what has a path that is known, and make a new store of that and a backup"
                     .into(),
             ),
+            (
+                Remedy::LostPoint,
+                "what a lost recovery point had does not come back: mount the store, which replays what its intent log has, and look whether what was \
+                 written last is there"
+                    .into(),
+            ),
             (Remedy::Replay, replay),
             (
                 Remedy::LeaveAlone,
@@ -177,6 +202,7 @@ impl Found<'_> {
             FindingKind::Unheld => Remedy::DeleteNewest,
             FindingKind::FreeEntry | FindingKind::UnusedReferences => self.of_bitmap(),
             FindingKind::SnapshotEntry if self.bitmap == BitmapRemedy::Repair && !self.repair => Remedy::DropSnapshot,
+            FindingKind::Superblock if self.is_lost_point(finding) => Remedy::LostPoint,
             FindingKind::BadCopy | FindingKind::Label | FindingKind::Superblock => Remedy::Repair,
             FindingKind::Obsolete => Remedy::Replay,
             // A table of objects, or what is above it.
@@ -200,6 +226,27 @@ impl Found<'_> {
             }
             _ => Remedy::NewStore,
         }
+    }
+
+    /// The bitmap is wrong, or another of the store's own records cannot be read: a mount takes no changes then, or writes over blocks in use, or does
+    /// not get far.
+    fn is_beyond_repair(&self) -> bool {
+        let is_own = |finding: &Finding| {
+            finding.kind == FindingKind::Unreadable
+                && finding.place.object.is_some_and(|key| key.domain == DomainId::SYSTEM)
+                && !is_in_snapshot(finding)
+        };
+        let is_left = |finding: &Finding| match finding.is_about_bitmap() {
+            true => self.of_bitmap() == Remedy::NewStore,
+            false => is_own(finding),
+        };
+        self.findings.iter().any(|(finding, _)| !finding.repaired && is_left(finding))
+    }
+
+    /// That of a slot of superblocks none is left, of which the copies have been put right.
+    fn is_lost_point(&self, finding: &Finding) -> bool {
+        let same = |it: &Finding| it.kind == finding.kind && it.repaired && it.place.address == finding.place.address;
+        self.findings.iter().any(|(it, _)| same(it))
     }
 
     fn is_named_twice(&self, bad: &Finding) -> bool {
@@ -237,7 +284,7 @@ fn is_in_snapshot(finding: &Finding) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_object::{DomainId, ObjectKey, Place};
+    use holdfast_object::{ObjectKey, Place};
 
     fn finding(kind: FindingKind, domain: DomainId, object: u64) -> Finding {
         let object = Some(ObjectKey { domain, object: ObjectId(object) });
@@ -356,6 +403,48 @@ mod tests {
             told.contains("write the bytes named") && told.contains("check --repair frees") && !told.contains('|'),
             "{told}"
         );
+    }
+
+    /// Of which the copies are good again, or for that matter say that they were never written.
+    #[test]
+    fn a_repair_is_not_to_be_done_again_for_a_recovery_point_that_is_lost() {
+        let at = |address, repaired| {
+            let place = Place { address: Some(address), ..Place::default() };
+            Finding { kind: FindingKind::Superblock, place, what: "bad".into(), repaired }
+        };
+        let (lost, copies) = (at(15, false), [at(15, true), at(31, true)]);
+        let told = advice(&[(&lost, None), (&copies[0], None), (&copies[1], None)], BitmapRemedy::NotNeeded, true);
+        assert!(told.starts_with("what a lost recovery point had does not come back") && !told.contains('|'), "{told}");
+        // One copy could not be written.
+        let left = at(31, false);
+        let told = advice(&[(&lost, None), (&copies[0], None), (&left, None)], BitmapRemedy::NotNeeded, true);
+        assert!(told.starts_with("to put right what can be: ") && told.contains("|what a lost"), "{told}");
+        let told = advice(&[(&lost, None), (&left, None)], BitmapRemedy::NotNeeded, false);
+        assert!(told.starts_with("to put right what can be: ") && !told.contains('|'), "{told}");
+    }
+
+    /// A mount takes no changes, and who follows the advice has an error for it.
+    #[test]
+    fn nothing_is_to_be_changed_where_the_store_takes_no_changes() {
+        let bitmap = finding(FindingKind::Unreadable, DomainId::SYSTEM, 1);
+        let kept = finding(FindingKind::Unreadable, DomainId::MAIN, ObjectId(7).in_snapshot(SnapshotId(3)).0);
+        let (lost, unheld) =
+            (finding(FindingKind::Lost, DomainId::MAIN, 7), finding(FindingKind::Unheld, DomainId::SYSTEM, 0));
+        for kind in [Kind::Regular, Kind::Symlink, Kind::Directory] {
+            let findings = [(&bitmap, None), (&kept, Some(kind)), (&lost, Some(kind)), (&unheld, None)];
+            let told = advice(&findings, BitmapRemedy::None, false);
+            assert!(
+                told.starts_with("the store's own records are damaged: mount it with -o ro") && !told.contains('|'),
+                "{told}"
+            );
+            let told = advice(&findings, BitmapRemedy::Repair, false);
+            assert_eq!(told.split('|').count(), 4, "a repair, and the three: {told}");
+            // Dead lists.
+            let list = finding(FindingKind::Unreadable, DomainId::SYSTEM, 20);
+            let unlisted = finding(FindingKind::Unlisted, DomainId::SYSTEM, 16);
+            let told = advice(&[(&list, None), (&unlisted, None), (&lost, Some(kind))], BitmapRemedy::NotNeeded, false);
+            assert!(told.starts_with("the store's own records are damaged") && !told.contains('|'), "{told}");
+        }
     }
 
     /// The one copy that can be put right is another block's.

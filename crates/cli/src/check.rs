@@ -12,7 +12,7 @@ use crate::size;
 use crate::stack::{self, Settings, Stack};
 use holdfast_block::Device;
 use holdfast_naming::check::{Finding as NamesFinding, check_watched as check_names};
-use holdfast_object::{DomainId, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
+use holdfast_object::{DomainId, Error, Kind, ObjectCache, ObjectId, ObjectKey, PAGE_SIZE};
 use holdfast_physical::check::{self as physical_check, CheckOptions, Finding, FindingKind};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -244,12 +244,16 @@ impl Checked {
         self.blocks.incomplete && has_other_half && !finding.repaired
     }
 
-    /// What became of what was found, in the words of a scrub.
+    /// What became of what was found, in the words of a scrub; of what is corrected and no bad block, as what is free, in others.
     fn sums(&self) -> String {
+        let is_other = |it: &&BlockFinding| it.finding.repaired && !it.finding.is_about_bytes();
+        let entries = self.blocks.findings.iter().filter(is_other).count() as u64;
+        let blocks = self.corrected.saturating_sub(entries);
         let lost = self.blocks.unreadable.saturating_add(self.blocks.lost_pages);
         let others = self.errors.saturating_sub(self.corrected).saturating_sub(lost);
         let sums = [
-            (self.corrected, count(self.corrected, "block", "blocks") + " repaired"),
+            (blocks, count(blocks, "block", "blocks") + " repaired"),
+            (entries, count(entries, "other error", "other errors") + " corrected"),
             (lost, count(lost, "block", "blocks") + " LOST"),
             (others, count(others, "other error", "other errors") + " NOT corrected"),
         ];
@@ -370,7 +374,7 @@ impl Report for Checked {
 pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked> {
     let Subject { device, store, mounted, repair, given_up } = subject;
     let options = CheckOptions { repair, ends: true, ..CheckOptions::default() };
-    let mut found = check_blocks(device.clone(), &options, watch)?;
+    let mut found = check_blocks(&device, mounted, &options, watch)?;
     // Nothing is wrong with the store, but something is with a file.
     found.found += found.lost_pages;
     found.findings.extend(found.lost.drain(..).map(|(place, side)| Finding {
@@ -421,12 +425,26 @@ pub(crate) fn examine(subject: Subject<'_>, watch: Watch<'_>) -> Result<Checked>
 }
 
 /// The first look, at all blocks.
-fn check_blocks(device: Arc<dyn Device>, options: &CheckOptions, watch: Watch<'_>) -> Result<physical_check::Report> {
-    let report = physical_check::check_watched(device, options, &mut |at| {
+fn check_blocks(
+    device: &Arc<dyn Device>,
+    mounted: Option<&Path>,
+    options: &CheckOptions,
+    watch: Watch<'_>,
+) -> Result<physical_check::Report> {
+    let report = physical_check::check_watched(device.clone(), options, &mut |at| {
         let bytes = |blocks: u64| blocks.saturating_mul(PAGE_SIZE as u64);
         watch(Stage::Blocks, bytes(at.blocks), bytes(at.blocks_total));
     });
-    report.map_err(stack::says)
+    report.map_err(|error| match (&error, mounted) {
+        (Error::Corrupt(_), Some(_)) => stack::says(error).hint(
+            "copy what is needed now, from this mount, as what is in memory may be all that leads there; then make a new store",
+        ),
+        // One before it.
+        (Error::Corrupt(_), None) if Stack::open(device.clone(), &Settings::to_look()).is_ok() => stack::says(error).hint(
+            "another recovery point can be read: mount it, which takes no changes then, copy what is needed, make a new store",
+        ),
+        _ => stack::says(error),
+    })
 }
 
 /// Whether something that is told of a file depends on what the intent log has.

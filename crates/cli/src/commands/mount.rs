@@ -48,6 +48,8 @@ pub(crate) fn notes(report: &StoreReport) -> String {
                 "It had not been closed in order: {batches} of its intent log replayed on recovery point {point}. What \
                  was neither synced nor in that point, the last seconds at most, is gone.\n"
             ),
+            // Why is told with what to do, and no mount sees what is newer.
+            Some(_) if report.latched => format!("It shows recovery point {point}.\n"),
             Some(_) => format!(
                 "It had not been closed in order: this shows recovery point {point}. What was synced later is seen once \
                  it has been mounted for writing.\n"

@@ -46,7 +46,11 @@ fn a_bad_free_entry_of_the_list_of_snapshots_stops_nothing_and_is_mended() {
     assert_eq!(fs::read_to_string(rig.path("m/.holdfast/snapshots/first/f")).unwrap(), "first");
     fs::write(rig.path("m/f"), "fourth").unwrap();
     rig.run(["unmount", "m"]).exits(0);
-    assert!(rig.run(["check", "s", "--repair"]).exits(1).out.contains("(repaired)"));
+    let repaired = rig.run(["check", "s", "--repair"]).exits(1).out;
+    assert!(
+        repaired.contains("(repaired)") && repaired.contains("\n1 other error corrected\n1 ERROR, 1 corrected\n"),
+        "{repaired}"
+    );
     rig.run(["check", "s"]).exits(0);
 }
 
@@ -226,4 +230,28 @@ fn what_follows_from_damage_is_summed_up() {
     let json = rig.run(["check", "s", "--json"]).exits(4).json();
     let maps = json["blocks"]["findings"].as_array().unwrap().iter().filter(|it| it["kind"] == "maps").count();
     assert!(maps >= 7, "{json}");
+}
+
+/// A check has nothing to begin with, and says what can be done all the same.
+#[test]
+fn where_the_newest_recovery_point_leads_nowhere_the_check_sends_to_the_one_before() {
+    if !fuse() {
+        return;
+    }
+    let rig = Rig::new();
+    let mount = rig.mounted("epoch=60000");
+    fs::write(mount.join("f"), "text").unwrap();
+    // With more objects of the store's own than one block of their table has.
+    rig.run(["snapshot", "create", "m", "kept"]).exits(0);
+    fs::write(mount.join("g"), "more").unwrap();
+    rig.run(["unmount", "m"]).exits(0);
+    rig.run(["inject", "s", "--kind", "system-tree", "--copy", "all"]).exits(0);
+    let found = rig.run(["check", "s"]).exits(8).err;
+    assert!(found.contains("mount it, which takes no changes then, copy what is needed, make a new store"), "{found}");
+    let mounted = rig.run(["mount", "s", "m"]).exits(3);
+    assert!(mounted.err.contains("READ-ONLY") && mounted.err.contains("this is one before it"), "{mounted:?}");
+    // Nobody waits for what is newer.
+    assert!(mounted.out.contains("It shows recovery point ") && !mounted.out.contains("seen once"), "{mounted:?}");
+    assert_eq!(fs::read_to_string(mount.join("f")).unwrap(), "text");
+    rig.run(["unmount", "m"]).exits(1);
 }

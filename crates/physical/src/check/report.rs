@@ -196,6 +196,12 @@ impl Finding {
         matches!(self.kind, SnapshotEntry | FreeEntry | UnusedReferences)
     }
 
+    /// Whether it is about one block whose bytes are bad.
+    pub fn is_about_bytes(&self) -> bool {
+        use FindingKind::{BadCopy, Label, Log, Obsolete, Pointer, Superblock, Unreadable};
+        matches!(self.kind, BadCopy | Label | Log | Obsolete | Pointer | Superblock | Unreadable)
+    }
+
     /// Whether a new bitmap ([`Report::bitmap`]) puts it right.
     pub fn is_about_bitmap(&self) -> bool {
         use FindingKind::{FreeBlocks, Leaked, Pointer, Unreadable, UsedButFree};
