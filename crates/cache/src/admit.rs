@@ -299,7 +299,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             object.set_attributes(set, sequence);
         }
         Op::Write { size_min, .. } => {
-            put_pages(state, id, step);
+            put_pages(state, op, step);
             let object = state.objects.get_mut(&id).expect("planned object is present");
             object.attributes.change(|attributes| attributes.size = attributes.size.max(*size_min));
             changed(object, sequence);
@@ -314,7 +314,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
                 grows || object.progress.created_in() == Some(epoch)
             };
             cut(state, id, size.div_ceil(PAGE), PageIndex::MAX, store_has_none);
-            put_pages(state, id, step);
+            put_pages(state, op, step);
             structural(state, id, Change::Truncate { id, size: *size }, sequence);
         }
         Op::Zero { offset, length, .. } => {
@@ -325,7 +325,7 @@ fn apply(state: &mut State, op: &Op, step: Step, sequence: u64) {
             if first < end {
                 cut(state, id, first, end, created_now);
             }
-            put_pages(state, id, step);
+            put_pages(state, op, step);
             structural(state, id, Change::Zero { id, offset: *offset, length: *length }, sequence);
         }
         Op::Copy { source, target_first, pages, size_min, .. } => {
@@ -381,6 +381,7 @@ fn delete(state: &mut State, id: ObjectId, sequence: u64) {
     let mut object = state.objects.remove(&id).expect("planned object is present");
     state.open.pages = state.open.pages.saturating_sub(object.dirty.len() as u64);
     state.open.freeing.dropped(object.dirty.len() as u64, copies(&object));
+    state.open.proved.drop_pages(id, &object, ..);
     let unwritten = state.freezing.unwrap_or(state.open.epoch);
     state.open.freeing.shrinks(id, &object, 0, unwritten);
     state.gone.insert(id, state.open.epoch);
@@ -422,6 +423,7 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
     let epoch = state.open.epoch;
     let object = state.objects.get_mut(&id).expect("planned object is present");
     let before = object.dirty.len();
+    state.open.proved.drop_pages(id, object, first..end);
     object.drop_pages(first, end);
     let dropped = (before - object.dirty.len()) as u64;
     state.open.pages = state.open.pages.saturating_sub(dropped);
@@ -432,10 +434,23 @@ fn cut(state: &mut State, id: ObjectId, first: PageIndex, end: PageIndex, store_
     }
 }
 
-fn put_pages(state: &mut State, id: ObjectId, step: Step) {
+fn put_pages(state: &mut State, op: &Op, step: Step) {
     let Step::Pages(pages) = step else { return };
-    let is_metadata = state.objects.get(&id).is_some_and(|object| object.attributes.kind.is_metadata());
-    let put = || pages.into_iter().for_each(|(index, page)| state.put_dirty(id, index, page));
+    let id = op.target();
+    if !state.objects.get(&id).is_some_and(|object| object.attributes.kind.is_metadata()) {
+        return pages.into_iter().for_each(|(index, page)| state.put_dirty(id, index, page));
+    }
+    // Whole pages as the request has them, and not as they were planned; where a part is merged into what was there, there is nothing else.
+    let fragments = if let Op::Write { fragments, .. } = op { &fragments[..] } else { &[] };
+    for fragment in fragments.iter().filter(|fragment| fragment.is_whole()) {
+        state.open.proved.put_page(id, fragment.index, fragment.page.checksum);
+    }
+    for (index, page) in &pages {
+        let fragment = fragments.binary_search_by_key(index, |fragment| fragment.index);
+        if !fragment.is_ok_and(|at| fragments[at].is_whole()) {
+            state.open.proved.put_page(id, *index, page.page().checksum);
+        }
+    }
     // One window for the twins of all of them.
-    if is_metadata { changing(put) } else { put() }
+    changing(|| pages.into_iter().for_each(|(index, page)| state.put_dirty(id, index, page)));
 }

@@ -306,6 +306,7 @@ impl State {
         if object.dirty.contains(&index) {
             self.open.pages = self.open.pages.saturating_sub(1);
         }
+        self.open.proved.drop_pages(id, object, index..=index);
         object.drop_page(index);
         self.errors += 1;
         object.bad.enter(index, self.errors, error.clone());

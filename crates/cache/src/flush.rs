@@ -8,6 +8,7 @@ use crate::pages::{bad_page, unreachable_page};
 use crate::plan::{ZERO_SUMS, ZEROES};
 use crate::state::{FrozenEpoch, FrozenObject, State};
 use crate::unlogged::{OPERATIONS, Unlogged};
+use holdfast_integrity::SetDigest;
 use holdfast_object::{
     AttrSet, Attributes, Batch, BlockIdentity, DomainId, Epoch, Error, Found, Fragment, ObjectId, ObjectKey,
     ObjectStore, Op, PAGE_SIZE, PageIndex, PageRef, Proved, Result, Seek, Side,
@@ -26,16 +27,18 @@ const SLOW_MS_MIN: u64 = 5_000;
 /// What became of an epoch's pages.
 #[derive(Default)]
 pub(crate) struct Written {
-    identities: FxHashMap<(ObjectId, PageIndex), BlockIdentity>,
+    pub(crate) identities: FxHashMap<(ObjectId, PageIndex), BlockIdentity>,
     pub(crate) rejected: Vec<(ObjectId, PageIndex)>,
     /// Pages that operations should have changed which were passed over.
     passed_over: Vec<(ObjectId, PageIndex)>,
     /// Objects of which an operation was passed over, or done in part, whatever came behind it.
-    half_done: FxHashSet<ObjectId>,
+    pub(crate) half_done: FxHashSet<ObjectId>,
     /// Runs of pages that copies have lost, and nothing behind them has replaced.
     lost: Vec<(ObjectId, Range<PageIndex>)>,
     /// Objects' stored blocks afterwards.
     blocks: FxHashMap<ObjectId, u64>,
+    /// Which versions of pages of metadata the store has.
+    pub(crate) pages: SetDigest,
 }
 
 impl Cache {
@@ -192,7 +195,7 @@ impl Cache {
                     let fragments = chunk.iter().map(|(index, page)| whole(*index, page.page())).collect();
                     batch.ops.push(Op::Write { id, fragments, size_min: object.attributes.size });
                     if pages >= PAGES_PER_BATCH {
-                        self.apply(&mut batch, &mut written)?;
+                        self.apply(frozen, &mut batch, &mut written)?;
                         self.strike_frozen(frozen);
                         // That has taken a while, and the rest of its pages and its attributes follow.
                         self.heal_frozen(frozen.epoch, &mut frozen.objects[at])?;
@@ -202,7 +205,7 @@ impl Cache {
             }
             batch.ops.push(Op::SetAttributes { id, set: all_attributes(&frozen.objects[at].attributes) });
         }
-        self.apply(&mut batch, &mut written)?;
+        self.apply(frozen, &mut batch, &mut written)?;
         self.strike_frozen(frozen);
         self.renew_rejected(frozen, &mut batch, &mut written)?;
         self.bring_back_frozen(frozen, &mut batch, &mut written)?;
@@ -213,10 +216,12 @@ impl Cache {
         let lost = std::mem::take(&mut written.lost);
         written.lost = still_lost(&*self.store, self.domain, lost)?;
         self.verify_frozen(frozen)?;
+        let are_pages_judged = self.compare_pages(frozen, &written)?;
         self.store.prepare(frozen.epoch)?;
         self.strike_frozen(frozen);
         let names = self.read_back(frozen, &mut written)?;
-        self.compare_proved(frozen, names_before, names)?;
+        let are_names_judged = self.compare_proved(frozen, names_before, names)?;
+        self.counters.epochs_unproved.add(u64::from(!are_pages_judged || !are_names_judged));
         self.store.publish(frozen.epoch)?;
         self.strike_frozen(frozen);
         Ok(written)
@@ -308,7 +313,7 @@ impl Cache {
                 None => written.rejected.push((id, index)),
             }
         }
-        self.apply(batch, written)
+        self.apply(frozen, batch, written)
     }
 
     /// Pages that went bad in memory and of which the store has no older version are lost with this recovery point: it would have
@@ -324,10 +329,10 @@ impl Cache {
                 Err(error) => return Err(error),
             }
         }
-        self.apply(batch, written)
+        self.apply(frozen, batch, written)
     }
 
-    pub(crate) fn apply(&self, batch: &mut Batch, written: &mut Written) -> Result<()> {
+    pub(crate) fn apply(&self, frozen: &FrozenEpoch, batch: &mut Batch, written: &mut Written) -> Result<()> {
         let before = frozen::sum_of_batch(&batch.ops)?;
         self.strike_given(&mut batch.ops);
         let applied = self.store.apply(batch)?;
@@ -340,6 +345,11 @@ impl Cache {
         written.half_done.extend(applied.passed_over.iter().map(|(id, _)| *id));
         written.passed_over.extend(applied.passed_over);
         written.lost.extend(applied.lost);
+        for op in &batch.ops {
+            if let Op::Write { id, fragments, .. } = op {
+                written.note_pages(frozen, *id, fragments);
+            }
+        }
         batch.ops.clear();
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! recovery point. What the store was given by then may have followed from it: the epoch is begun anew with what has been put right.
 
 use crate::involved::Operation;
-use holdfast_integrity::crc64;
+use holdfast_integrity::{SetDigest, crc64};
 use holdfast_object::{
     Corruption, DomainId, Epoch, Error, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Place, Proved, Result,
 };
@@ -64,6 +64,26 @@ pub(crate) fn not_as_proved(domain: DomainId, epoch: Epoch, proved: Proved, reco
         what: format!("audit of epoch {epoch}: {}", names.join(", ")),
         expected: expected.join(" | "),
         got: format!("{} (a logic bug, to be reported; nothing of the epoch is a recovery point)", got.join(" | ")),
+    }
+}
+
+/// The store says that it has written other pages of metadata than requests have put; which one, if it is one.
+pub(crate) fn not_as_put(
+    domain: DomainId,
+    epoch: Epoch,
+    put: SetDigest,
+    stored: SetDigest,
+    only: Option<(ObjectId, PageIndex)>,
+) -> Corruption {
+    let differs = only.map_or_else(String::new, |(id, index)| format!(", which differ in page {index} of {id} only"));
+    let object = only.map(|(object, _)| ObjectKey { domain, object });
+    Corruption {
+        place: Place { object, index: only.map(|(_, index)| index), ..Place::default() },
+        what: format!("audit of epoch {epoch}, domain {}: \"pages proved\"", domain.0),
+        expected: format!("{put} pages of directories, links and attributes, as requests have put them"),
+        got: format!(
+            "{stored} by what was written{differs} (a logic bug, to be reported; nothing of the epoch is a recovery point)"
+        ),
     }
 }
 

@@ -159,8 +159,8 @@ pub struct CacheStatus {
     pub syncs: u64,
     /// Time spent in writing epochs, in milliseconds.
     pub epochs_ms: u64,
-    /// Recovery points of which the records were not held against what requests have proved: not all of these were audited, or the records of the one
-    /// before cannot be read.
+    /// Recovery points of which the records, or pages of metadata, were not held against what requests have proved: not all of these were audited, or the
+    /// records of the one before cannot be read, or it is not known any more what it was.
     pub epochs_unproved: u64,
 }
 

@@ -67,7 +67,7 @@ impl Cache {
             }
             batch.ops.push(Op::Write { id, fragments: vec![whole(index, page.page())], size_min });
             // The frame is needed until the store has taken it.
-            self.apply(batch, written)?;
+            self.apply(frozen, batch, written)?;
         }
         written.rejected.extend(is_lost);
         Ok(())

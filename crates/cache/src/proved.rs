@@ -2,26 +2,31 @@
 //! those of the last one. The two sides come from different places. Naming makes out what its operations do to the attributes that it saw, and has
 //! held that against the pages of directories; the records are what came down, by way of the operation log, attributes in memory and frozen ones,
 //! the store's blocks and the device. So an object that is left out of the epoch is missed, and so are attributes that admission has set wrongly,
-//! or that are of the epoch before, in what the sums are of.
+//! or that are of the epoch before, in what the sums are of. That the pages are those which requests have proved this with is a sum of its own
+//! ([`pages`]).
 //!
 //! Nobody can make these sums anew when an epoch is begun anew: each word of them is there three times, and changes three times, each copy from
 //! itself. One that has gone bad is put right and told as that (docs/decisions/0028-sums-that-are-kept-twice.md), and if no two are the same, the equations of
 //! that epoch are passed over.
 //!
-//! Passed over, and counted as that ([`crate::CacheStatus::epochs_unproved`]), is also an epoch with a transaction that nobody has audited, and one
-//! with an object of which the record of the last recovery point cannot be read. The replay of the intent log has no transactions.
+//! Passed over, and counted as that ([`crate::CacheStatus::epochs_unproved`]), is what is said of names also in an epoch with a transaction that nobody has
+//! audited, and in one with an object of which the record of the last recovery point cannot be read. The replay of the intent log has no transactions.
+
+mod pages;
+
+pub(crate) use pages::version;
 
 use crate::Cache;
 use crate::frozen;
 use crate::state::FrozenEpoch;
 use crate::thrice::Thrice;
 use holdfast_integrity::SetDigest;
-use holdfast_object::{Attributes, Error, Found, ObjectId, ObjectKey, Op, Proved, Result};
+use holdfast_object::{Attributes, Epoch, Error, Found, ObjectId, ObjectKey, Op, Proved, Result};
 use rustc_hash::FxHashSet;
 
 const WHAT: &str = "sums of what requests have proved";
 
-/// Words of all sums.
+/// Words of the sums of names.
 const WORDS: usize = 3 * Proved::NAMES.len();
 
 /// Objects that the store is asked for at a time, so that what it says of all of them is never in memory at once.
@@ -30,9 +35,27 @@ const LOOKED_UP_AT_A_TIME: usize = 32;
 /// See the module.
 #[derive(Default)]
 pub(crate) struct ProvedSums {
-    words: [Thrice; WORDS],
+    names: [Thrice; WORDS],
+    /// See [`pages`].
+    pages: [Thrice; 3],
     /// Transactions of which nobody has proved anything.
     unaudited: Thrice,
+}
+
+fn add(words: &mut [Thrice], more: &[u64]) {
+    words.iter_mut().zip(more).for_each(|(word, more)| word.add(*more));
+}
+
+/// Puts right what has gone bad. How many words that were, and whether all are known.
+fn heal(words: &mut [Thrice]) -> (u64, bool) {
+    let (mut renewed, mut is_known) = (0, true);
+    for word in words {
+        match word.heal() {
+            Ok(is_renewed) => renewed += u64::from(is_renewed),
+            Err(_all_differ) => is_known = false,
+        }
+    }
+    (renewed, is_known)
 }
 
 impl ProvedSums {
@@ -42,10 +65,7 @@ impl ProvedSums {
         match proved {
             // Most are writes to files.
             Some(Proved::NOTHING) => {}
-            Some(proved) => {
-                let words = proved.sums().map(SetDigest::words);
-                self.words.iter_mut().zip(words.as_flattened()).for_each(|(word, more)| word.add(*more));
-            }
+            Some(proved) => add(&mut self.names, proved.sums().map(SetDigest::words).as_flattened()),
             None => self.unaudited.add(1),
         }
     }
@@ -55,23 +75,18 @@ impl ProvedSums {
         self.unaudited.get() == Some(0)
     }
 
-    /// Puts right what has gone bad, and says how many words that were; what was proved, if it is known.
+    /// Puts right what has gone bad of names, and says how many words that were; what was proved, if it is known.
     fn healed(&mut self) -> (u64, Option<Proved>) {
-        let (mut renewed, mut is_known) = (0, true);
-        for word in self.words.iter_mut().chain([&mut self.unaudited]) {
-            match word.heal() {
-                Ok(is_renewed) => renewed += u64::from(is_renewed),
-                Err(_all_differ) => is_known = false,
-            }
-        }
-        let word = |at: usize| self.words[at].get().unwrap_or(0);
+        let of_all = [heal(&mut self.names), heal(std::slice::from_mut(&mut self.unaudited))];
+        let word = |at: usize| self.names[at].get().unwrap_or(0);
         let sums = std::array::from_fn(|sum| SetDigest::from_words(std::array::from_fn(|at| word(3 * sum + at))));
-        (renewed, is_known.then(|| Proved::from_sums(sums)))
+        let is_known = of_all.iter().all(|(_, is_known)| *is_known);
+        (of_all.iter().map(|(renewed, _)| renewed).sum(), is_known.then(|| Proved::from_sums(sums)))
     }
 
-    /// A word, to be struck: the last one is how many transactions nobody has audited.
+    /// A word, to be struck: those of names, those of pages, and how many transactions nobody has audited.
     pub(crate) fn word(&mut self, at: usize) -> &mut Thrice {
-        self.words.get_mut(at).unwrap_or(&mut self.unaudited)
+        self.names.iter_mut().chain(&mut self.pages).nth(at).unwrap_or(&mut self.unaudited)
     }
 }
 
@@ -143,34 +158,33 @@ impl Cache {
     }
 
     /// Holds what requests have proved against the records: what those of objects that the epoch has say `now`, less what these and those of deleted ones
-    /// said `before`.
+    /// said `before`. Whether that could be done.
     ///
     /// # Errors
     /// [`Error::GivenUp`]: they say something else.
-    pub(crate) fn compare_proved(&self, frozen: &mut FrozenEpoch, before: Option<Proved>, now: Proved) -> Result<()> {
+    pub(crate) fn compare_proved(&self, frozen: &mut FrozenEpoch, before: Option<Proved>, now: Proved) -> Result<bool> {
         let (renewed, proved) = frozen.proved.healed();
-        if renewed > 0 {
-            self.state.write().note_numbers(WHAT, renewed);
-        }
-        if proved.is_none() {
-            self.state.write().operations_renewed += 1;
-            tracing::error!(
-                epoch = frozen.epoch,
-                "{WHAT} in memory went bad in all copies: they are held against no records"
-            );
-        }
-        let (Some(before), Some(proved)) = (before, proved) else {
-            self.counters.epochs_unproved.add(1);
-            return Ok(());
-        };
+        self.note_proved(frozen.epoch, WHAT, renewed, proved.is_some());
+        let (Some(before), Some(proved)) = (before, proved) else { return Ok(false) };
         let records = now - before;
         if proved == records {
-            return Ok(());
+            return Ok(true);
         }
         // It is not for an object that it is not about.
         self.verify_frozen(frozen)?;
         let why = frozen::not_as_proved(self.domain, frozen.epoch, proved, records);
         Err(self.store.give_up(Found::LogicBug, why))
+    }
+
+    /// Counts and tells what has gone bad of sums.
+    fn note_proved(&self, epoch: Epoch, what: &str, renewed: u64, is_known: bool) {
+        if renewed > 0 {
+            self.state.write().note_numbers(what, renewed);
+        }
+        if !is_known {
+            self.state.write().operations_renewed += 1;
+            tracing::error!(epoch, "{what} in memory went bad in all copies: they are held against nothing");
+        }
     }
 }
 

@@ -135,6 +135,10 @@ impl Cache {
         }
         let fate = match good {
             Some(page) => {
+                // No transaction has put it.
+                if !is_file {
+                    state.open.proved.put_page(id, index, page.page().checksum);
+                }
                 state.put_dirty(id, index, page);
                 Fate::Repaired
             }

@@ -5,12 +5,12 @@ use crate::frozen::{FrozenOps, Places};
 use crate::members::Members;
 use crate::object::{Object, Residence, Slot};
 use crate::oplog::{OpLog, Recorded};
-use crate::proved::ProvedSums;
+use crate::proved::{ProvedSums, version};
 use crate::sealed_attributes::SealedAttributes;
 use crate::thrice::{AllDiffer, Thrice};
 use crate::twin::Twin;
 use crate::unlogged::{Brought, Unlogged};
-use holdfast_integrity::Protection;
+use holdfast_integrity::{Protection, SetDigest};
 use holdfast_object::space::{Demand, levels};
 use holdfast_object::{
     Arena, BlockIdentity, Clock, DomainId, Epoch, Error, Kind, ObjectId, ObjectKey, Op, PageIndex, PinnedPage, Result,
@@ -310,7 +310,10 @@ impl State {
         let kind = object.attributes.kind;
         let twin = kind.is_metadata().then(|| {
             put_in_place(&page, id, index, kind);
-            let before = object.pages.get_mut(&index).and_then(|slot| slot.twin.take());
+            let before = object.pages.get_mut(&index).and_then(|slot| {
+                self.open.proved.drop_page(id, index, slot);
+                slot.twin.take()
+            });
             Twin::of(&page, before)
         });
         let old = object.pages.insert(
@@ -511,15 +514,21 @@ impl State {
 
     /// Asserts the invariants of every object; for tests and the simulator.
     pub(crate) fn check(&self) {
-        let mut dirty = 0;
+        let (mut dirty, mut versions) = (0, SetDigest::NOTHING);
         assert!(self.open.objects.is_good() && self.names_unlogged.is_good(), "sets of changed objects");
         for (id, object) in &self.objects {
             object.check(*id);
             object.bad.check(self.errors);
             dirty += object.dirty.len() as u64;
+            for (index, slot) in object.pages.iter().filter(|(_, slot)| slot.residence == Residence::Dirty) {
+                let checksum = slot.twin.as_ref().and_then(|twin| twin.checksum_of(&slot.page));
+                versions += checksum.map_or(SetDigest::NOTHING, |checksum| version(*id, *index, checksum));
+            }
             assert!(object.dirty.is_empty() || self.open.objects.contains(id), "{id} is dirty outside the open epoch");
         }
         assert_eq!(dirty, self.open.pages, "dirty pages of the open epoch");
+        let proved = self.open.proved.pages();
+        assert!(proved.is_none_or(|proved| proved == versions), "versions of pages of metadata in the open epoch");
     }
 }
 

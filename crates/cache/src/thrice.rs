@@ -38,6 +38,11 @@ impl Thrice {
         Thrice([number ^ MASKS[0], number ^ MASKS[1], number ^ MASKS[2]])
     }
 
+    /// A number that is not known, nor what becomes of it by what is added.
+    pub(crate) const fn unknown() -> Thrice {
+        Thrice([0, 1, 2])
+    }
+
     pub(crate) fn set(&mut self, number: u64) {
         *self = Thrice::new(number);
     }
@@ -137,6 +142,9 @@ mod tests {
         assert_eq!((number.get(), number.heal()), (None, Err(AllDiffer)));
         number.raise(5);
         assert_eq!(number.get(), Some(5));
+        let mut unknown = Thrice::unknown();
+        unknown.add(3);
+        assert_eq!((unknown.get(), unknown.heal()), (None, Err(AllDiffer)));
         for byte in 0..=u8::MAX {
             number.overwrite(byte);
             assert_eq!((number.get(), number.heal()), (None, Err(AllDiffer)), "{byte:#x} over all copies");

@@ -25,6 +25,15 @@ impl Twin {
         Twin(page.twin(before.map(|twin| twin.0)))
     }
 
+    /// The checksum that both were made with: of two that differ that of whichever is good. `None`: neither is.
+    pub(crate) fn checksum_of(&self, page: &PinnedPage) -> Option<u64> {
+        let Twin(twin) = self;
+        if page.page().checksum == twin.page().checksum {
+            return Some(page.page().checksum);
+        }
+        [page, twin].into_iter().find(|page| page.verify().is_ok()).map(|page| page.page().checksum)
+    }
+
     /// A page of it, if it is good.
     fn page(&self, frame: FrameMut) -> Option<PinnedPage> {
         let page = frame.into_metadata().publish_copy(&self.0);
@@ -86,6 +95,21 @@ mod tests {
     use super::*;
     use holdfast_integrity::Algorithm;
     use holdfast_object::{Arena, PAGE_SIZE};
+
+    #[test]
+    fn the_checksum_of_a_page_is_known_as_long_as_it_or_its_twin_is_good() {
+        let arena = Arena::new(4, 0).unwrap();
+        let mut frame = arena.allocate().unwrap().into_metadata();
+        let sum = frame.copy_summed(&[3; PAGE_SIZE], Algorithm::Crc64Nvme);
+        let page = frame.publish(sum);
+        page.seal_for(ObjectId(7), 1);
+        let (mut twin, known) = (Twin::of(&page, None), Some(page.page().checksum));
+        assert_eq!(twin.checksum_of(&page), known);
+        assert_eq!(twin.checksum_of(&page.with_flipped_sum(5)), known);
+        twin.0 = twin.0.with_flipped_sum(9);
+        assert_eq!(twin.checksum_of(&page), known);
+        assert_eq!(twin.checksum_of(&page.with_flipped_sum(5)), None);
+    }
 
     #[test]
     fn a_twin_that_went_bad_takes_no_place() {

@@ -184,7 +184,7 @@ const FAMILIES: &[Family] = &[
     }),
     counter(
         "holdfast_cache_epochs_unproved_total",
-        "Recovery points of which the records were not held against what changes of names have proved.",
+        "Recovery points not held against what changes of names have proved.",
         |r| of_cache(r, |c| c.epochs_unproved),
     ),
     counter("holdfast_fsyncs_total", "Calls of fsync, fdatasync and the like.", |r| of_cache(r, |c| c.syncs)),

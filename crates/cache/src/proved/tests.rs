@@ -1,5 +1,7 @@
 //! What requests have proved is held against records: each sum finds what the cache itself does wrongly, and nothing else is taken for that.
 
+mod pages;
+
 use super::*;
 use crate::Options;
 use crate::lab_attributes::{FrozenPart, PendingPart};
@@ -27,6 +29,9 @@ pub(crate) fn do_wrongly(frozen: &mut FrozenEpoch) {
 fn plant(bug: impl FnMut(&mut FrozenEpoch) + 'static) {
     BUG.set(Some(Box::new(bug)));
 }
+
+/// Of names, and of pages; behind them is how many transactions nobody has audited.
+const ALL_WORDS: usize = WORDS + 3;
 
 const DIRECTORY: ObjectId = ObjectId(2);
 const FILE: ObjectId = ObjectId(3);
@@ -267,7 +272,7 @@ fn the_report_names_equation_sums_and_object() {
 /// Each of three copies of each word, of the open epoch and of the one that is written.
 #[test]
 fn a_scribble_upon_the_sums_is_told_as_one() {
-    for (word, copy, bits) in (0..=WORDS).flat_map(|word| (0..4).map(move |copy| (word, copy, 1 << (5 * word)))) {
+    for (word, copy, bits) in (0..=ALL_WORDS).flat_map(|word| (0..4).map(move |copy| (word, copy, 1 << (4 * word)))) {
         let rig = Rig::new(2048);
         rig.set(FILE, AttrSet { nlink: Some(2), ..AttrSet::default() });
         match copy {
@@ -288,7 +293,7 @@ fn a_scribble_upon_the_sums_is_told_as_one() {
 /// Nobody can make them anew.
 #[test]
 fn sums_that_are_not_known_are_held_against_nothing() {
-    for word in 0..=WORDS {
+    for word in 0..=ALL_WORDS {
         let rig = Rig::new(2048);
         rig.set(FILE, AttrSet { nlink: Some(2), ..AttrSet::default() });
         rig.cache.strike_pending(PendingPart::Proved(word, 0), 6);
@@ -367,6 +372,7 @@ fn what_it_costs() {
         (0..OBJECTS).for_each(|_| sums.add(std::hint::black_box(Some(proved))));
         took(("a transaction's sums", true), start);
         assert!(std::hint::black_box(sums).is_audited());
+        pages::what_it_costs(OBJECTS, &mut took);
     }
     for ((what, is_proved), mut nanos) in nanos {
         nanos.sort_unstable();

@@ -629,7 +629,7 @@ fn strike_some(rig: &Rig, random: &mut Pcg64Mcg, model: &Model) {
         PendingPart::LogStart(0),
         PendingPart::Sequence(0),
         PendingPart::Spoilt(0),
-        PendingPart::Proved(random.random_range(0..13), 0),
+        PendingPart::Proved(random.random_range(0..16), 0),
     ];
     let bits = if random.random() { random.random_range(1..64) } else { 1 << random.random_range(0..64) };
     rig.cache.strike_pending(parts[random.random_range(0..parts.len())], bits);

@@ -1,5 +1,6 @@
 //! What a scrub makes of pages that the store has no good copy of.
 
+use crate::front::Front;
 use crate::rig::{Rig, pattern};
 use holdfast_integrity::Protection;
 use holdfast_object::*;
@@ -145,6 +146,28 @@ fn a_page_of_a_directory_is_never_marked_as_lost() {
     damage(&rig, id, 0);
     assert_eq!(scrub(&rig).0.repaired, 1);
     assert_eq!(rig.remount().contents(id).unwrap(), pattern(1, PAGE_SIZE));
+}
+
+/// Where its blocks are good for nothing any more, it is written to others, and that is no logic bug: no request has asked for it.
+#[test]
+fn a_page_of_a_directory_that_is_in_memory_goes_to_other_blocks() {
+    let rig = Rig::new(2048);
+    let id = rig.create(Kind::Directory);
+    rig.write(id, 0, &pattern(1, PAGE_SIZE)).unwrap();
+    rig.cache.sync_all().unwrap();
+    let uses = block_uses(rig.device.clone()).unwrap();
+    let pages = uses.iter().filter(|used| used.role == BlockRole::MetadataPage && used.object.unwrap().object == id);
+    let bad: Vec<u64> = pages.map(|used| used.block).collect();
+    let device = rig.device.clone();
+    let front = Front::new(device, move |first| if bad.contains(&first) { 2047 } else { first });
+    let rig = rig.remount_through(front);
+    rig.contents(id).unwrap();
+    damage(&rig, id, 0);
+    assert_eq!(scrub(&rig).0.repaired, 1);
+    rig.cache.sync_all().unwrap();
+    let counters = rig.cache.store_status().counters;
+    assert_eq!((counters.audit_failures, counters.restarts), (0, 0));
+    assert_eq!(rig.power_cut().contents(id).unwrap(), pattern(1, PAGE_SIZE));
 }
 
 /// It is not where what leads to the page cannot be read on the device, and is still in memory.
