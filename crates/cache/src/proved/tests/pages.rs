@@ -62,13 +62,16 @@ const PAGES: u64 = 6;
 
 type Bug = fn(&mut FrozenEpoch, &PinnedPage);
 
+/// What it is, the page that is told if it is one, and how.
+type Named = (&'static str, Option<(ObjectId, PageIndex)>, Bug);
+
 fn of(frozen: &mut FrozenEpoch, id: ObjectId) -> &mut FrozenObject {
     let at = position(frozen, id);
     &mut frozen.objects[at]
 }
 
 /// `before` is page 1 of the directory as the last recovery point has it. Page 0 of both objects has changed, and page 1 and 2 of the directory.
-const BUGS: [(&str, Option<(ObjectId, PageIndex)>, Bug); 8] = [
+const BUGS: [Named; 8] = [
     ("a page left out", Some((DIRECTORY, 1)), |frozen, _| drop(of(frozen, DIRECTORY).pages.remove(1))),
     ("all pages of an object left out", Some((OTHER, 0)), |frozen, _| of(frozen, OTHER).pages.clear()),
     ("several left out", None, |frozen, _| of(frozen, DIRECTORY).pages.clear()),
