@@ -24,7 +24,7 @@ pub const fn log_blocks_least() -> u64 {
 }
 
 /// Blocks of the set's device with a main of so many: what is before its labels, in whole MiB.
-pub(super) fn set_blocks(main_blocks: u64) -> u64 {
+pub fn set_blocks(main_blocks: u64) -> u64 {
     main_blocks.saturating_sub(LABEL_AREA_BLOCKS) / AREA_UNIT_BLOCKS * AREA_UNIT_BLOCKS
 }
 

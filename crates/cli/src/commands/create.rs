@@ -318,16 +318,16 @@ fn make(store: &Path, device: FileDevice, wanted: &Wanted, overwrite: bool) -> R
         let reserved = main.is_reserved();
         return make_on(store, main, wanted, overwrite, reserved);
     };
-    let take = |path, role, size_bytes, default_bytes| {
-        ground::take(&ground::Wanted { path, role, size_bytes, default_bytes, keeps: false, force: overwrite }, |_| {
-            false
-        })
+    let take = |path, role, size_bytes, [default_bytes, least_bytes]: [u64; 2]| {
+        let force = overwrite;
+        let wanted = ground::Wanted { path, role, size_bytes, default_bytes, least_bytes, keeps: false, force };
+        ground::take(&wanted, |_| false)
     };
     let main_bytes = sets::size_bytes(&*main);
-    let mut log = take(&set.log, Role::Log, set.log_bytes, sets::log_bytes_for(main_bytes))?;
+    let mut log = take(&set.log, Role::Log, set.log_bytes, sets::log_sizes(main_bytes))?;
     let backup = set.backup.as_deref();
     let mut backup_ground: Option<Ground> = match backup {
-        Some(path) => Some(take(path, Role::Backup, None, backup::default_bytes(main_bytes))?),
+        Some(path) => Some(take(path, Role::Backup, None, backup::sizes(main_bytes))?),
         None => None,
     };
     if let Some(ground) = &backup_ground {

@@ -5,7 +5,7 @@ use super::sets::{self, explain, explain_attaching};
 use crate::failure::Result;
 use crate::output::Report;
 use crate::{quoting, size, stack};
-use holdfast_block::flashlog::{Attached, Lasting, Protection, Role};
+use holdfast_block::flashlog::{Attached, Lasting, Protection, Role, log_blocks_least};
 use holdfast_block::{Access, Device, FileDevice};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -130,6 +130,7 @@ pub(crate) fn take(path: &Path, new: Option<&NewLog>, set_bytes: u64) -> Result<
         role: Role::Log,
         size_bytes: new.size_bytes,
         default_bytes: sets::log_bytes_for(set_bytes),
+        least_bytes: sets::bytes(log_blocks_least()),
         force: new.force,
         keeps: false,
     };

@@ -6,7 +6,7 @@ use super::sets::{self, explain};
 use crate::failure::{Failure, Result};
 use crate::output::Report;
 use crate::{quoting, size};
-use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified, backup_blocks_least};
+use holdfast_block::flashlog::{BackedUp, Error, Flashlog, ReadAhead, Role, Verified, backup_blocks_least, set_blocks};
 use holdfast_block::{BLOCK_SIZE, Device};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -187,6 +187,7 @@ pub(crate) fn run(
         role: Role::Backup,
         size_bytes: to.size_bytes,
         default_bytes: default_bytes(set_bytes),
+        least_bytes: sets::bytes(backup_blocks_least(status.blocks)),
         force: to.force,
         keeps: false,
     };
@@ -304,6 +305,12 @@ pub(crate) fn bring_up_to_date(
 pub(crate) fn default_bytes(set_bytes: u64) -> u64 {
     let least = sets::bytes(backup_blocks_least(set_bytes.div_ceil(BLOCK_SIZE as u64)));
     least.saturating_add((set_bytes / 16).clamp(16 << 20, 4 << 30))
+}
+
+/// The same for a new set with a main of so many bytes, and of one at least.
+pub(crate) fn sizes(main_bytes: u64) -> [u64; 2] {
+    let least = backup_blocks_least(set_blocks(main_bytes / BLOCK_SIZE as u64));
+    [default_bytes(main_bytes), sets::bytes(least)]
 }
 
 fn shown(path: &Path) -> String {

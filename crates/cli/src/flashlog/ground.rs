@@ -26,6 +26,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) size_bytes: Option<u64>,
     /// Of a new file, or one of 0 bytes, if the user does not say.
     pub(crate) default_bytes: u64,
+    /// Of less it cannot be made: nothing that is there goes for that.
+    pub(crate) least_bytes: u64,
     /// Whatever is there may go.
     pub(crate) force: bool,
     /// It does not go, but for the last MiB.
@@ -100,6 +102,13 @@ pub(crate) fn take(wanted: &Wanted<'_>, welcome: impl Fn(&Inspected) -> bool) ->
         _ => None,
     };
     let Some(bytes) = new_bytes else { return Ok(Ground { device: held, label, new: None }) };
+    if bytes < wanted.least_bytes {
+        let (shown, role, least) = (path.display(), wanted.role, size::show(wanted.least_bytes));
+        let size = size::show(bytes);
+        return Err(Failure::usage(format!(
+            "{shown}: a {role} device of {size} is too small, it takes {least} at least; nothing was changed"
+        )));
+    }
     drop(held);
     resize(path, &file, bytes)?;
     drop(file);

@@ -70,7 +70,7 @@ impl DamageReport {
                     false => "",
                 };
                 format!(
-                    "{found}, and the log has not what they were: scrub --backup BACKUP takes what a backup has, rebuild makes main anew; what nobody has must be written anew{forgotten}"
+                    "{found}, and the log has not what they were: scrub --backup BACKUP takes what a backup has, rebuild --force makes main anew; what nobody has must be written anew{forgotten}"
                 )
             }),
             of(backup, "the backup").map(|found| format!("{found}: the next one replaces what was written since")),
@@ -253,7 +253,7 @@ impl SetReport {
             status.log_damage.as_ref().map(|error| match error {
                 // A reader has met it.
                 Error::Device(error) => format!(
-                    "the log has lost data that main does not have (scrub --backup BACKUP takes what a backup has, rebuild makes main anew): {error}"
+                    "the log has lost data that main does not have (scrub --backup BACKUP takes what a backup has, rebuild --force makes main anew): {error}"
                 ),
                 error => log_damage(error),
             })

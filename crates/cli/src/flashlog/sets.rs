@@ -4,7 +4,9 @@ use super::past::{Moment, shown};
 use super::report::log_damage;
 use crate::failure::{Failure, Result};
 use crate::stack;
-use holdfast_block::flashlog::{self, At, Barrier, Error, Flashlog, Inspected, Mode, Opened, Options, Role, Uuid};
+use holdfast_block::flashlog::{
+    self, At, Barrier, Error, Flashlog, Inspected, Mode, Opened, Options, Role, Uuid, log_blocks_least,
+};
 use holdfast_block::{Access, Device, FileDevice};
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +64,7 @@ pub(crate) fn explain_opening(error: Error) -> Failure {
         return explain(error);
     }
     Failure::new(format!("{error}: the log has lost data that main does not have")).hint(
-        "scrub --main MAIN --log LOG --backup BACKUP takes what the backup has, rebuild makes main anew; in async mode the set can be used without it",
+        "scrub --main MAIN --log LOG --backup BACKUP takes what the backup has, rebuild --force makes main anew; in async mode the set can be used without it",
     )
 }
 
@@ -129,6 +131,11 @@ pub(crate) fn log_bytes_for(main_bytes: u64) -> u64 {
     (main_bytes / 8).clamp(16 << 20, 64 << 30)
 }
 
+/// The same, and of one at least.
+pub(crate) fn log_sizes(main_bytes: u64) -> [u64; 2] {
+    [log_bytes_for(main_bytes), bytes(log_blocks_least())]
+}
+
 /// How large a device is, in bytes.
 pub(crate) fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(holdfast_block::BLOCK_SIZE as u64)
@@ -186,7 +193,7 @@ pub(crate) fn explain(error: Error) -> Failure {
         }
         Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
         Error::Older { .. } => {
-            "it is a copy, or the set has been used without it; rebuild makes main anew from the backup and the log"
+            "it is a copy, or the set has been used without it; rebuild --force makes main anew from the backup and the log"
         }
         Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
         Error::Gap { .. } => {

@@ -65,7 +65,10 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
     // Main must have it in this mode.
     let refused = rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
     assert!(refused.err.contains("the log has lost data that main does not have"), "{refused:?}");
-    assert!(refused.err.contains("--backup BACKUP takes what the backup has, rebuild makes main anew"), "{refused:?}");
+    assert!(
+        refused.err.contains("--backup BACKUP takes what the backup has, rebuild --force makes main anew"),
+        "{refused:?}"
+    );
     // Neither does a comparison with the log help, nor does it end anything.
     let server = serve();
     let mut client = server.client();

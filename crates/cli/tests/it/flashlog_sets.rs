@@ -192,6 +192,22 @@ fn a_main_that_would_be_smaller_is_not_cut_off_for_nothing() {
 }
 
 #[test]
+fn a_file_that_would_be_too_small_keeps_what_it_has() {
+    let rig = set();
+    let old = bytes(5, 48 << 20);
+    fs::write(rig.path("old"), &old).unwrap();
+    let server = Server::start(&rig, &SET);
+    rig.run(["flashlog", "backup", "--to", "old", "--force", "--size", "8M"])
+        .exits(2)
+        .says("too small")
+        .says("at least");
+    rig.run(["flashlog", "detach"]).exits(0);
+    rig.run(["flashlog", "attach", "--log", "old", "--new", "--force", "--log-size", "1M"]).exits(2).says("too small");
+    assert!(fs::read(rig.path("old")).unwrap() == old);
+    server.stop();
+}
+
+#[test]
 fn what_holds_something_is_refused_and_named() {
     let rig = set();
     rig.run(["flashlog", "create", "--main", "main", "--log", "other", "--log-size", "16M"])

@@ -48,16 +48,16 @@ impl Report for Created {
 pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
     let FlashlogCreate { main, log, backup, size, log_size, backup_size, force } = arguments;
     distinct(&[Some(main), Some(log), backup.as_ref()].into_iter().flatten().map(|path| &**path).collect::<Vec<_>>())?;
-    let take = |path, role, size_bytes, default_bytes| {
+    let take = |path, role, size_bytes, [default_bytes, least_bytes]: [u64; 2]| {
         let (force, keeps) = (*force, role == Role::Main);
-        ground::take(&Wanted { path, role, size_bytes, default_bytes, force, keeps }, |_| false)
+        ground::take(&Wanted { path, role, size_bytes, default_bytes, least_bytes, force, keeps }, |_| false)
     };
     // What is on the devices can be refused before anything is changed.
-    let mut main_ground = take(main, Role::Main, *size, DEFAULT_BYTES)?;
+    let mut main_ground = take(main, Role::Main, *size, [DEFAULT_BYTES, 0])?;
     let main_bytes = sets::size_bytes(&*main_ground.device);
-    let mut log_ground = take(log, Role::Log, *log_size, sets::log_bytes_for(main_bytes))?;
+    let mut log_ground = take(log, Role::Log, *log_size, sets::log_sizes(main_bytes))?;
     let mut backup_ground: Option<Ground> = match backup {
-        Some(path) => Some(take(path, Role::Backup, *backup_size, backup::default_bytes(main_bytes))?),
+        Some(path) => Some(take(path, Role::Backup, *backup_size, backup::sizes(main_bytes))?),
         None => None,
     };
     if let Some(ground) = &backup_ground {

@@ -84,7 +84,8 @@ fn ground(arguments: &FlashlogRebuild, blocks: u64) -> Result<Ground> {
     let FlashlogRebuild { main, size, force, .. } = arguments;
     let default_bytes = sets::bytes(blocks + AREA_UNIT_BLOCKS);
     let (role, size_bytes, force) = (Role::Main, *size, *force);
-    ground::take(&Wanted { path: main, role, size_bytes, default_bytes, force, keeps: false }, |_| false)
+    let wanted = Wanted { path: main, role, size_bytes, default_bytes, least_bytes: 0, force, keeps: false };
+    ground::take(&wanted, |_| false)
 }
 
 /// A file that becomes smaller or larger is not what it was from then on: not before it is certain that main can be made there.
