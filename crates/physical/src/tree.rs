@@ -572,9 +572,6 @@ impl Trees {
             self.audit.metadata_gone(metadata);
             self.metadata -= metadata.min(1);
             if let Some(birth_log) = birth_log {
-                if self.kept.has(DomainId::MAIN, birth_log) {
-                    self.audit.kept_gone(self.kept.metadata_of_newest(DomainId::MAIN).unwrap_or(0));
-                }
                 self.kept.metadata_gone(DomainId::MAIN, birth_log);
             }
         }

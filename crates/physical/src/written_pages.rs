@@ -89,4 +89,18 @@ mod tests {
         }
         assert_eq!(rig.module.status().counters.scribbles, 2);
     }
+
+    #[test]
+    fn bytes_that_are_others_than_were_verified_give_the_epoch_up() {
+        let rig = Rig::new();
+        let mut frame = rig.arena.allocate().unwrap();
+        frame.fill(7);
+        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[8; PAGE_SIZE]));
+        page.seal_for(ObjectId(5), 2);
+        let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(5) };
+        let error = WrittenPages(vec![(key, 2, page.page())]).verify(&rig.module.base, &rig.arena).unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::GivenUp(_)) && said.contains("in memory, after it was written"), "{said}");
+        assert_eq!(rig.module.status().counters.scribbles, 1);
+    }
 }

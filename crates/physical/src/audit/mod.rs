@@ -245,14 +245,14 @@ const EQUATIONS: [Equation; 21] = [
         left: "blocks of metadata of the superblock that the newest snapshot of the domain main has too",
         right: "those before, less pointers of main to such gone, and more put; at most all",
         sides: |facts| {
-            let Sums { kept, kept_uncounted, kept_start, .. } = *facts.sums;
+            let Sums { kept, kept_start, .. } = *facts.sums;
             let start = match kept_start {
                 None => facts.last.metadata_kept,
                 Some(KeptStart::All) => facts.start.metadata,
                 Some(KeptStart::Known(kept)) => kept,
             };
-            // Not below 0 either: the code stops there, and says so.
-            let counted = start.wrapping_add(kept).wrapping_add(kept_uncounted).cast_signed().max(0).cast_unsigned();
+            // Not below 0 either: the code stops there, however many go.
+            let counted = start.wrapping_add(kept).cast_signed().max(0).cast_unsigned();
             (Digest::of_count(facts.next.metadata_kept), Digest::of_count(counted.min(facts.next.metadata)))
         },
     },

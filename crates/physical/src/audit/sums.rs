@@ -86,7 +86,6 @@ sums! {
         pub(super) pages_unknown: u64,
         pub(super) objects_uncounted: u64,
         pub(super) metadata_uncounted: u64,
-        pub(super) kept_uncounted: u64,
 
         /// What the newest snapshot is, if it is another one than at the last recovery point.
         pub(super) kept_start: Option<KeptStart>,
@@ -406,13 +405,6 @@ impl Audit {
     pub(crate) fn metadata_gone(&mut self, counted: u64) {
         if counted == 0 {
             self.sums.change(|sums| add(&mut sums.metadata_uncounted, 1));
-        }
-    }
-
-    /// A block of metadata goes away that the newest snapshot has too, and it had `counted`.
-    pub(crate) fn kept_gone(&mut self, counted: u64) {
-        if counted == 0 {
-            self.sums.change(|sums| add(&mut sums.kept_uncounted, 1));
         }
     }
 }
