@@ -151,7 +151,11 @@ mod tests {
     fn time_with_two_requests_at_once_counts_once() {
         let device = Counted::new(Arc::new(MemoryDevice::new(8)));
         let start = Instant::now();
-        device.count(0, 0, || device.count(0, 0, || while start.elapsed().as_millis() < 5 {}));
+        let inner = || {
+            let begun = Instant::now();
+            while begun.elapsed().as_millis() < 5 {}
+        };
+        device.count(0, 0, || device.count(0, 0, inner));
         let (busy_ns, most_ns) = (u128::from(device.activity().busy_ns), start.elapsed().as_nanos());
         assert!((5_000_000..=most_ns).contains(&busy_ns), "{busy_ns} of {most_ns}");
     }
