@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Places at which a cell is tried, until there is something to strike at one of them.
-const TRIES: usize = 24;
+/// Places at which a cell is tried, until there is something to strike at one of them: what is there only while a snapshot goes away is at few.
+const TRIES: usize = 96;
 
 /// Where a cell is: in which script, and at which number of its moments.
 type Places = BTreeMap<Cell, Vec<(u64, usize)>>;
