@@ -51,10 +51,11 @@ pub(super) struct Twin {
 }
 
 /// Whether a logic bug is tried at a moment: while changes can still be made, and not where what they would be part of is put together. That of
-/// the log is, before something goes there.
+/// the log is, before something goes there; that of a bound of pages, when nothing that follows sets it right.
 pub(super) fn can_have_bug(bug: LogicBug, moment: Moment) -> bool {
     match bug {
         LogicBug::LogHead => moment == Moment::Appending,
+        LogicBug::PageBound => moment == Moment::Applied,
         _ => matches!(moment, Moment::Between | Moment::Applied),
     }
 }
