@@ -43,6 +43,7 @@ const LAST_FIELDS: &[(&str, &str)] = &[
     ("superblock", "crc"),
     ("intent-log", "recovered.newest"),
     ("snapshot", "metadata"),
+    ("snapshot", "pages_left"),
     ("dead-run", "count"),
     ("dead-run", "flags"),
     ("counts", "check of held"),
