@@ -71,36 +71,28 @@ mod tests {
     use holdfast_integrity::Algorithm;
     use holdfast_object::{DomainId, Error, ObjectId, ObjectStore, PAGE_SIZE};
 
-    #[test]
-    fn the_bytes_of_another_page_are_not_those_that_were_written() {
-        let rig = Rig::new();
+    /// What is found of a page of sevens that was written for page 2 of object 5, when it is looked for elsewhere, or has the checksum of other bytes.
+    fn found(rig: &Rig, summed: u8, (object, index): (u64, PageIndex)) -> Result<()> {
         let mut frame = rig.arena.allocate().unwrap();
         frame.fill(7);
-        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[7; PAGE_SIZE]));
+        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[summed; PAGE_SIZE]));
         page.seal_for(ObjectId(5), 2);
-        let verify = |object, index| {
-            let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
-            WrittenPages(vec![(key, index, page.page())]).verify(&rig.module.base, &rig.arena)
-        };
-        verify(5, 2).unwrap();
-        for (object, index) in [(6, 2), (5, 3)] {
-            let error = verify(object, index).unwrap_err();
-            assert!(matches!(error, Error::GivenUp(_)) && error.to_string().contains("that of another one"), "{error}");
-        }
-        assert_eq!(rig.module.status().counters.scribbles, 2);
+        let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(object) };
+        WrittenPages(vec![(key, index, page.page())]).verify(&rig.module.base, &rig.arena)
     }
 
     #[test]
-    fn bytes_that_are_others_than_were_verified_give_the_epoch_up() {
+    fn other_bytes_and_another_page_than_were_written_give_the_epoch_up() {
         let rig = Rig::new();
-        let mut frame = rig.arena.allocate().unwrap();
-        frame.fill(7);
-        let page = frame.publish(Algorithm::Crc64Nvme.sum(&[8; PAGE_SIZE]));
-        page.seal_for(ObjectId(5), 2);
-        let key = ObjectKey { domain: DomainId::MAIN, object: ObjectId(5) };
-        let error = WrittenPages(vec![(key, 2, page.page())]).verify(&rig.module.base, &rig.arena).unwrap_err();
-        let said = error.to_string();
-        assert!(matches!(error, Error::GivenUp(_)) && said.contains("in memory, after it was written"), "{said}");
-        assert_eq!(rig.module.status().counters.scribbles, 1);
+        found(&rig, 7, (5, 2)).unwrap();
+        for (summed, place, what) in [
+            (7, (6, 2), "that of another one"),
+            (7, (5, 3), "that of another one"),
+            (8, (5, 2), "after it was written"),
+        ] {
+            let error = found(&rig, summed, place).unwrap_err();
+            assert!(matches!(error, Error::GivenUp(_)) && error.to_string().contains(what), "{error}");
+        }
+        assert_eq!(rig.module.status().counters.scribbles, 3);
     }
 }

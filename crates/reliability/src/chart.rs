@@ -51,10 +51,7 @@ pub fn draw_chart(chart: &Chart) -> Result<String, DrawError> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        root.fill(&WHITE).map_err(failed)?;
-        let mut builder = ChartBuilder::on(&root);
-        builder.caption(title, (FONT, 16).into_font().color(&INK)).margin(8);
-        builder.x_label_area_size(32).y_label_area_size(64);
+        let mut builder = titled(&root, title)?;
         let width = 0.0..rows.len() as f64;
         let mut chart = builder.build_cartesian_2d(width, (bottom..top).log_scale()).map_err(failed)?;
         let mut mesh = chart.configure_mesh();
@@ -80,16 +77,22 @@ pub fn draw_chart(chart: &Chart) -> Result<String, DrawError> {
     Ok(svg)
 }
 
+/// A white ground with a title, and room for what stands beside the bars.
+fn titled<'a, 'b>(root: &'a Area<'b>, title: &str) -> Result<ChartBuilder<'a, 'b, SVGBackend<'b>>, DrawError> {
+    root.fill(&WHITE).map_err(failed)?;
+    let mut builder = ChartBuilder::on(root);
+    builder.caption(title, (FONT, 16).into_font().color(&INK)).margin(8);
+    builder.x_label_area_size(32).y_label_area_size(64);
+    Ok(builder)
+}
+
 /// The values of a row upon each other.
 pub(crate) fn stacked(title: &str, unit: &str, rows: &[Row], legend: &[&str]) -> Result<String, DrawError> {
     let top = rows.iter().map(|(_, values)| values.iter().sum::<f64>()).fold(1.0, f64::max) * 1.25;
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        root.fill(&WHITE).map_err(failed)?;
-        let mut builder = ChartBuilder::on(&root);
-        builder.caption(title, (FONT, 16).into_font().color(&INK)).margin(8);
-        builder.x_label_area_size(32).y_label_area_size(64);
+        let mut builder = titled(&root, title)?;
         let mut chart = builder.build_cartesian_2d(0.0..rows.len() as f64, 0.0..top).map_err(failed)?;
         let mut mesh = chart.configure_mesh();
         mesh.disable_mesh().y_desc(unit).x_labels(0).axis_style(INK).label_style((FONT, 13));

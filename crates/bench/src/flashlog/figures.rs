@@ -65,7 +65,7 @@ fn rates(page: &str, heading: &str, load: Load) -> Result<Vec<f64>> {
     let (_, below) = page.split_once(&format!("\n## {heading}\n")).ok_or_else(missing)?;
     let table = below.split("\n## ").next().unwrap_or(below);
     let row_of = |name: &str| {
-        let mut rows = table.lines().map(|line| line.split('|').map(str::trim).skip(1).collect::<Vec<_>>());
+        let mut rows = table.lines().map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
         rows.find(|cells| cells.first() == Some(&name))
     };
     let header = row_of("load").ok_or_else(missing)?;

@@ -235,6 +235,16 @@ fn what_a_backup_would_need_is_let_go_of_before_what_tells_which_blocks_are_lost
     assert!(contents(&*set.backup) == contents(&device) && told(&device) == Bad::default());
 }
 
+fn open_alone(set: &Set) -> Lasting {
+    Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap()
+}
+
+/// The process ends without a close.
+fn write_alone_and_die(set: &Set) {
+    let killed = open_alone(set);
+    put(&killed, 16, 9).unwrap();
+}
+
 #[test]
 fn main_alone_that_does_not_know_them_any_more_does_not_make_them_known_by_what_it_gives_the_log() {
     let (set, device) = behind(true, true);
@@ -242,12 +252,9 @@ fn main_alone_that_does_not_know_them_any_more_does_not_make_them_known_by_what_
     device.catch_up().unwrap();
     device.settle().unwrap();
     drop(device);
-    let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
-    let killed = open_alone();
-    put(&killed, 16, 9).unwrap();
-    drop(killed);
+    write_alone_and_die(&set);
     // The whole region counts as changed then, and what is bad in it is forgotten.
-    let lasting = open_alone();
+    let lasting = open_alone(&set);
     spoil(&set.log, at);
     lasting.attach_log(set.log.clone()).unwrap();
     let device = lasting.set().unwrap();
@@ -315,11 +322,8 @@ fn nor_where_the_label_tells_of_several() {
     device.settle().unwrap();
     assert_eq!(told(&device), Bad { blocks: 2, first: 5 });
     drop(device);
-    let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
-    let killed = open_alone();
-    put(&killed, 16, 9).unwrap();
-    drop(killed);
-    let lasting = open_alone();
+    write_alone_and_die(&set);
+    let lasting = open_alone(&set);
     // One is good again in the log, which gets main's older version as of a region that has changed; another one is lost.
     spoil(&set.log, at);
     put(&*set.main, last, 1).unwrap();
@@ -344,9 +348,8 @@ fn several_stay_known_if_main_alone_has_written_nothing_of_what_the_log_has() {
         let both = Bad { blocks: 2, first: 5 };
         assert_eq!(told(&device), both);
         drop(device);
-        let open_alone = || Lasting::open_alone(set.main.clone(), &options(Mode::Asynchronous), alone(), true).unwrap();
-        open_alone().close().unwrap();
-        let lasting = open_alone();
+        open_alone(&set).close().unwrap();
+        let lasting = open_alone(&set);
         if let Some(block) = written {
             put(&lasting, block, 9).unwrap();
         }

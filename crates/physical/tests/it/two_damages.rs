@@ -47,6 +47,15 @@ fn page_at(uses: &[BlockUse], index: u64) -> u64 {
     uses.iter().find(is).unwrap().block
 }
 
+/// Nothing is lost by writing to a store that is full, and all is well when the block can be read again.
+fn fill_and_mend(rig: &mut Rig, mend: impl Fn(&Rig)) {
+    fill(rig, 1000);
+    mend(rig);
+    rig.reopen();
+    has_all(rig);
+    all_is_well_without_the_oldest(rig);
+}
+
 /// What is left of the damage goes with the snapshot.
 fn all_is_well_without_the_oldest(rig: &mut Rig) {
     forget_first(rig);
@@ -414,11 +423,7 @@ fn a_part_of_the_bitmap_that_cannot_be_read_is_all_in_use_after_a_repair() {
     rig.reopen();
     let status = rig.module.status();
     assert!(status.read_only.is_none() && (free - 31_300..free - 31_000).contains(&status.space.free), "{status:?}");
-    fill(&mut rig, 1000);
-    mend(&rig);
-    rig.reopen();
-    has_all(&mut rig);
-    all_is_well_without_the_oldest(&mut rig);
+    fill_and_mend(&mut rig, mend);
     assert!(rig.module.status().space.free > free - 1200, "all of it can be used again");
 }
 
@@ -499,11 +504,7 @@ fn what_is_hidden_stays_in_use_when_an_epoch_is_begun_anew() {
     let write = rig.write_op(2, &[(66, pattern(66))]);
     rig.apply(vec![write]);
     rig.commit();
-    fill(&mut rig, 1000);
-    mend(&rig);
-    rig.reopen();
-    has_all(&mut rig);
-    all_is_well_without_the_oldest(&mut rig);
+    fill_and_mend(&mut rig, mend);
 }
 
 /// The store takes no changes then, and what is told sends nobody after the memory. A repair would make one.
@@ -569,11 +570,7 @@ fn a_damaged_entry_of_the_snapshot_list_beside_it_goes() {
         rig.commit();
     }
     rig.commit();
-    fill(&mut rig, 1000);
-    mend(&rig);
-    rig.reopen();
-    has_all(&mut rig);
-    all_is_well_without_the_oldest(&mut rig);
+    fill_and_mend(&mut rig, mend);
 }
 
 /// Nothing tells then whether the damaged one is as old as its table says: what it had goes over to the newest of the others.
