@@ -102,6 +102,23 @@ install_tool() {
     CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --root "$TOOLS" --version "$version" "$crate" >&2
 }
 
+# fetch_source PACKAGE: Debian's source package, downloaded once to target/tools/PACKAGE. deb-src lines live in a private apt directory: the
+# machine's own lists stay as they are. After suite_begin.
+fetch_source() {
+    local to=$TOOLS/$1
+    ls "$to/$1"_*.dsc >/dev/null 2>&1 && return 0
+    local apt=$WORK/apt code mirror
+    code=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    mirror=$(sed -nE 's/^(URIs:|deb( \[[^]]*\])?) *(https?:[^ ]*debian)\/? .*/\3/p; s/^URIs: *(https?:[^ ]*debian)\/?$/\1/p' \
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -n 1)
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$to.part"
+    chmod -R a+rX "$WORK" "$TOOLS"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} $code main" >"$apt/sources.list"
+    local options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$apt/lists"
+        -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root -o Acquire::Retries=3)
+    apt-get "${options[@]}" update && (cd "$to.part" && apt-get "${options[@]}" source --download-only "$1") && mv "$to.part" "$to"
+}
+
 # wheels DIRECTORY: builds the Python package into it, with maturin from PyPI in an environment below target/tools.
 wheels() {
     [ -x "$TOOLS/python/bin/maturin" ] || { python3 -m venv "$TOOLS/python" && "$TOOLS/python/bin/pip" install --quiet 'maturin>=1.9.4,<2'; } || return 1

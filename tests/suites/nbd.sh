@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The NBD server against real clients: nbdinfo, nbdcopy, libnbd's Python, qemu-img, qemu-io, fio, and nbdfuse with a loop device and ext4 on
 # it; TLS, sockets from a service manager, and a server that is killed and started again under its clients. What libnbd's own interop programs, and
-# nbdkit's tests of its nbd plugin, expect of servers is held to here, in words of our own ("interop: ...").
+# nbdkit's tests of its nbd plugin, expect of servers is held to here, in words of our own ("interop: ..."); those of libnbd's programs that can start this server are run as well.
 #
 # It runs in a mount namespace of its own. SECONDS_FIO is the time that fio gets (default 3).
 . "$(dirname "$0")/lib.sh"
@@ -538,6 +538,35 @@ serve disk --socket "$SOCKET" --tls-certificates tls --tls-verify-peer
 has "a client with a certificate" "with TLS" nbdinfo "nbds+unix:///?socket=$SOCKET&tls-certificates=$WORK/client&tls-hostname=localhost"
 refused "a client without one" "nbd_connect_uri" nbdinfo "nbds+unix:///?socket=$SOCKET&tls-certificates=$WORK/bare&tls-hostname=localhost"
 end_server
+
+# ---- libnbd's own programs ---------------------------------------------------------------------------------------------
+# Which server they start is compiled into them: this one, by the socket that libnbd makes for it. A source package cannot be had everywhere.
+
+# interop WHAT PROGRAM FLAG...: compiles one of libnbd's interop programs and runs it.
+interop() {
+    local what="libnbd's $2: $1" program=$2; shift 2
+    if cc -o "libnbd/interop/$program" -I configured -I libnbd/tests -I libnbd/common/include -DSERVER="\"$SERVE\"" "$@" "libnbd/interop/$program.c" libnbd/interop/requires.c -lnbd >cc.log 2>&1; then
+        # To a file: a program that fails leaves its server, which would hold a pipe.
+        if bounded 30 env -C libnbd/interop "./$program" >interop.log 2>&1; then pass "$what"; else fail "$what: $(tail -n 1 interop.log)"; fi
+    else
+        fail "$what: it is not compiled: $(grep -m 1 error cc.log)"
+    fi
+}
+if fetch_source libnbd >source.log 2>&1 && dpkg-source --no-check -x "$TOOLS"/libnbd/libnbd_*.dsc libnbd >>source.log 2>&1; then
+    mkdir configured && : >configured/config.h
+    mkdir -p libnbd/tests/pki && cp client/* libnbd/tests/pki && cp keys.psk libnbd/tests
+    activated=(-DSOCKET_ACTIVATION=1 -DNEEDS_TMPFILE=1)
+    interop "a file" interop "${activated[@]}" -DSERVER_PARAMS=TMPFILE
+    interop "an export with a name" interop "${activated[@]}" -DSERVER_PARAMS='TMPFILE, "--name", "hello"' -DEXPORT_NAME='"hello"'
+    interop "TLS that is required" interop "${activated[@]}" -DSERVER_PARAMS="TMPFILE, \"--tls-certificates\", \"$WORK/tls\"" -DCERTS=1 -DTLS_MODE=LIBNBD_TLS_REQUIRE
+    interop "TLS that is allowed" interop "${activated[@]}" -DSERVER_PARAMS="TMPFILE, \"--tls-certificates\", \"$WORK/tls\"" -DCERTS=1 -DTLS_MODE=LIBNBD_TLS_ALLOW
+    interop "TLS that is allowed, and not there" interop "${activated[@]}" -DSERVER_PARAMS=TMPFILE -DCERTS=1 -DTLS_MODE=LIBNBD_TLS_ALLOW -DTLS_FALLBACK=1
+    interop "keys that are allowed, and not there" interop "${activated[@]}" -DSERVER_PARAMS=TMPFILE -DPSK=1 -DTLS_MODE=LIBNBD_TLS_ALLOW -DTLS_FALLBACK=1
+    interop "the list of exports" list-exports -DSOCKET_ACTIVATION=1 -DSERVER_PARAMS='"../../small", "--name", "main"' -DEXPORTS='"main"' -DDESCRIPTIONS='"../../small, by nbd-serve"'
+    interop "a socket of libnbd's" socket-activation -DSERVER_PARAMS=tmpfile
+else
+    skip "libnbd's own programs: no source: $(tail -n 1 source.log)"
+fi
 
 refused "a directory without certificates" "server-cert.pem" "$SERVE" disk --socket "$SOCKET" --tls-certificates client
 check "no panic, no bug" bash -c '! grep -i -E "panicked|bug" "$1"' - serve.log

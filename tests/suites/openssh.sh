@@ -8,25 +8,9 @@ install_packages $(packages_for openssh) || exit 1
 become_root "$@"
 suite_begin openssh
 
-# The source package, downloaded once. deb-src lines live in a private apt directory: the machine's own lists stay as they are.
-source_dir=$TOOLS/openssh
-fetch_source() {
-    ls "$source_dir"/openssh_*.dsc >/dev/null 2>&1 && return 0
-    local apt=$WORK/apt code mirror
-    code=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mirror=$(sed -nE 's/^(URIs:|deb( \[[^]]*\])?) *(https?:[^ ]*debian)\/? .*/\3/p; s/^URIs: *(https?:[^ ]*debian)\/?$/\1/p' \
-        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v security | head -n 1)
-    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$source_dir.part"
-    chmod -R a+rX "$WORK" "$TOOLS"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-http://deb.debian.org/debian} $code main" >"$apt/sources.list"
-    local options=(-qq -o "Dir::Etc::SourceList=$apt/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$apt/lists"
-        -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root -o Acquire::Retries=3)
-    apt-get "${options[@]}" update && (cd "$source_dir.part" && apt-get "${options[@]}" source --download-only openssh) &&
-        mv "$source_dir.part" "$source_dir"
-}
-check "apt-get source openssh" fetch_source
+check "apt-get source openssh" fetch_source openssh
 [ $FAILED = 0 ] || suite_end
-dsc=$(ls "$source_dir"/openssh_*.dsc)
+dsc=$(ls "$TOOLS"/openssh/openssh_*.dsc)
 
 # unpack DIR; configure DIR; build DIR: each bounded in time, output in $WORK.
 unpack()    { bounded 120 dpkg-source --no-check -x "$dsc" "$1"; }
