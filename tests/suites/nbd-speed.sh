@@ -3,10 +3,12 @@
 #
 #   nbdkit    a file                                twice   two nbdkits, two files: the same job on each at once, the slower one counts
 #   holdfast  the same, by this server              sync, async   a Flashlog of both files, by this server
-#   serve-sync, serve-async   the same by `holdfast flashlog serve`, if that is built: past the page cache, which nobody else here does
+#   serve-sync, serve-async   the same by `holdfast flashlog serve`, if that is built: past the page cache (O_DIRECT)
+#   nbdkit-past, twice-past   nbdkit as far past the page cache as it goes: cache=none, which lets the kernel forget what was read or written,
+#                             and an advice to the kernel that is true of the job; what the cache had before it is dropped
 #
-# All others go through the page cache, as nbdkit knows nothing else. A Flashlog writes everything to two files, so what it can be held against is
-# `twice`; reads have main alone, as one nbdkit. In jobs that end in "flushed", SIZE is written once and then flushed, and the time of that counts as well:
+# The others go through the page cache. A Flashlog writes everything to two files, so what it can be held against is
+# `twice`, past the page cache `twice-past`; reads have main alone, as one nbdkit. In jobs that end in "flushed", SIZE is written once and then flushed, and the time of that counts as well:
 # in the others nbdkit leaves everything in the page cache, while a Flashlog flushes both files whenever it has gathered enough.
 #
 # ROUNDS (default 5), RUNTIME_S of each job (default 2), PLACES: directories for the files (default /dev/shm and the work directory). SIZE of the file
@@ -26,7 +28,7 @@ jobs=("randwrite 4k 1" "randwrite 4k 16" "randread 4k 1" "randread 4k 16" "write
     "randwrite 4k 1 flushed" "randwrite 4k 16 flushed" "write 1M 1 flushed" "write 1M 4 flushed")
 read -r -a chosen <<<"${JOBS:-${!jobs[*]}}"
 default=(nbdkit twice holdfast sync async)
-[ ! -x "$CLI" ] || default+=(serve-sync serve-async)
+[ ! -x "$CLI" ] || default+=(nbdkit-past twice-past serve-sync serve-async)
 read -r -a servers <<<"${SERVERS:-${default[*]}}"
 FILE='' LOG='' PIDS=()
 stop_servers() { local pid; for pid in "${PIDS[@]}"; do kill "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; done; PIDS=(); }
@@ -36,20 +38,29 @@ trap 'cleanup; fail "interrupted or out of time"; suite_end' INT TERM
 
 # measure SERVER JOB: MB/s of one run, appended to a file of numbers.
 measure() {
-    local server=$1 mode bs depth end load sockets=("$WORK/s") jobs=() socket
+    local server=$1 mode bs depth end load sockets=("$WORK/s") jobs=() socket file plugin=() advice
     read -r mode bs depth end <<<"$2"
     load=(--time_based --runtime="${RUNTIME_S:-2}")
     if [ -n "$end" ]; then
         load=(--end_fsync=1)
         sync "$FILE" "$LOG"   # nobody pays for what others have left
     fi
+    case $server in
+        *-past | serve-*)
+            advice=normal   # of writes that are not scattered: "sequential" is for reads
+            [[ $mode != rand* ]] || advice=random
+            [ "$mode" != read ] || advice=sequential
+            sync "$FILE" "$LOG"
+            for file in "$FILE" "$LOG"; do dd if="$file" iflag=nocache count=0 status=none; done
+            [[ $server == serve-* ]] || plugin=(cache=none fadvise="$advice") ;;
+    esac
     rm -f "$WORK/s" "$WORK/t"
     case $server in
-        nbdkit) nbdkit -f -U "$WORK/s" file "$FILE" >/dev/null 2>&1 9>&- & ;;
-        twice)
-            nbdkit -f -U "$WORK/s" file "$FILE" >/dev/null 2>&1 9>&- & PIDS+=($!)
+        nbdkit*) nbdkit -f -U "$WORK/s" file "$FILE" "${plugin[@]}" >/dev/null 2>&1 9>&- & ;;
+        twice*)
+            nbdkit -f -U "$WORK/s" file "$FILE" "${plugin[@]}" >/dev/null 2>&1 9>&- & PIDS+=($!)
             sockets+=("$WORK/t")
-            nbdkit -f -U "$WORK/t" file "$LOG" >/dev/null 2>&1 9>&- & ;;
+            nbdkit -f -U "$WORK/t" file "$LOG" "${plugin[@]}" >/dev/null 2>&1 9>&- & ;;
         holdfast) "$SERVE" "$FILE" --buffered --socket "$WORK/s" >/dev/null 2>&1 9>&- & ;;
         sync) "$SERVE" "$FILE" --log "$LOG" --buffered --socket "$WORK/s" >/dev/null 2>&1 9>&- & ;;
         async) "$SERVE" "$FILE" --log "$LOG" --asynchronous --buffered --socket "$WORK/s" >/dev/null 2>&1 9>&- & ;;
@@ -71,7 +82,7 @@ measure() {
 }
 median() { sort -n "$1" | awk '{ value[NR] = $1 } END { print value[int((NR + 1) / 2)] }'; }
 
-printf '| file on | job | %s | holdfast / nbdkit | sync / twice | async / twice |\n|---|---|%s---|---|---|\n' \
+printf '| file on | job | %s | holdfast / nbdkit | sync / twice | async / twice | serve-sync / twice-past | serve-async / twice-past |\n|---|---|%s---|---|---|---|---|\n' \
     "$(printf '%s | ' "${servers[@]}" | sed 's/ | $//')" "$(printf -- '---|%.0s' "${servers[@]}")"
 # ratio A B: of two medians, if both were measured; against `twice` for writes, against one nbdkit for reads, which a Flashlog has from main alone.
 ratio() { [ -s "$WORK/$1.${job// /-}" ] && [ -s "$WORK/$2.${job// /-}" ] && awk "BEGIN { printf \"%.2f\", $(median "$WORK/$1.${job// /-}") / $(median "$WORK/$2.${job// /-}") }"; }
@@ -96,7 +107,8 @@ for place in "${places[@]}"; do
         against=twice; [[ $job != *read* ]] || against=nbdkit
         printf '| %s | %s |' "$kind" "$job"
         for server in "${servers[@]}"; do printf ' %s |' "$(median "$WORK/$server.${job// /-}")"; done
-        printf ' %s | %s | %s |\n' "$(ratio holdfast nbdkit)" "$(ratio sync "$against")" "$(ratio async "$against")"
+        printf ' %s |' "$(ratio holdfast nbdkit)" "$(ratio sync "$against")" "$(ratio async "$against")" "$(ratio serve-sync "$against-past")" "$(ratio serve-async "$against-past")"
+        echo
     done
     rm -f "$FILE" "$LOG"; FILE='' LOG=''
 done
