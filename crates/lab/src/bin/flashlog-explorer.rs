@@ -57,12 +57,12 @@ fn main() -> ExitCode {
         report.replayed, report.cut, report.rounds, report.rebuilt
     );
     let [once, twice, thrice] = report.killed;
+    let [of_main, of_log, of_backup] = report.killed_after_loss;
     println!(
         "a process had been killed before, and another one had gone on with what it left, in {} (in {twice} two, in {thrice} three); main \
-         was taken up alone in {}; the log had been pulled out before in {}",
+         was taken up alone in {}; main had been pulled out before in {of_main}, the log in {of_log}, the backup in {of_backup}",
         once + twice + thrice,
         report.taken_up_alone,
-        report.killed_without_log
     );
     let [main, log, backup] = report.lost;
     println!(

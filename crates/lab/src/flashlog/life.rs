@@ -175,6 +175,11 @@ impl Life {
         let watched = Watched::of_life(start, mishap);
         let [main, log, backup] = Watched::devices(&watched);
         let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &start.options).map(|(device, _)| device);
+        let next = || {
+            // What was pulled out is there again.
+            watched.put_back();
+            watched.taken_up(open)
+        };
         let (mut writes, mut trace, mut next_content) = (Vec::new(), Vec::new(), start.next_content);
         match watched.taken_up(open) {
             Ok(device) => {
@@ -195,7 +200,7 @@ impl Life {
                 for step in 0..steps {
                     watched.progress(|progress| progress.step = step);
                     let text = match living.act(rng) {
-                        _ if watched.is_killed() => living.take_up(watched.taken_up(open))?,
+                        _ if watched.is_killed() => living.take_up(next())?,
                         done => done?,
                     };
                     watched.note();
@@ -435,6 +440,7 @@ impl Living<'_> {
     /// Another process has opened what the killed one has left: a state that there was, with all that was flushed.
     fn take_up(&mut self, opened: Result<Flashlog, flashlog::Error>) -> Result<String, String> {
         self.device = opened.map_err(|error| format!("opened by the next process: {error}"))?;
+        self.failed = 0;
         let found = contents(&self.device)?;
         let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
             .map_err(|what| format!("what the next process finds: {what}"))?;
@@ -449,6 +455,8 @@ impl Living<'_> {
     fn changed(&mut self, what: &str, done: Result<(), Error>) -> Result<String, String> {
         match done {
             Ok(()) => return Ok(what.to_string()),
+            // Nobody was told anything.
+            Err(_) if self.watched.is_killed() => return Ok(format!("{what}, killed")),
             Err(_) if self.watched.lost_at().is_some() => {}
             Err(error) => return Err(format!("{what}: {error}")),
         }

@@ -13,7 +13,8 @@
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
 //! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
 //! for good at one of its requests; or with a process that is killed at one, and another one that takes up what it left in the devices and their
-//! caches, of which a power cut takes what was not flushed since; or, of a set that outlasts its log, with both.
+//! caches, of which a power cut takes what was not flushed since; or with both: main or backup, or the log of a set that outlasts it, is pulled out,
+//! and there again for the next process.
 
 pub mod flips;
 pub mod large;
@@ -55,7 +56,7 @@ const STATES_OF_A_KILL: usize = 12;
 const KILLS_MOST: usize = 3;
 /// A process that takes up what another one left is killed within so many requests.
 const KILLED_AGAIN_WITHIN: u64 = 60;
-/// Of so many lives whose processes are killed, one more has lost its log before, if the set outlasts that.
+/// Of so many lives whose processes are killed, one more has lost a device before.
 const LOSS_EACH: usize = 2;
 /// The first one is killed within so many requests behind that.
 const KILLED_AFTER_LOSS_WITHIN: u64 = 40;
@@ -123,15 +124,18 @@ pub enum Plant {
     NoFlushOfWhatIsFound(Device),
     /// The same of procedures alone.
     NoFlushOfWhatProceduresFind(Device),
+    /// The same for good, once the device was pulled out and is there again.
+    NoFlushOfWhatIsBack(Device),
 }
 
 impl Plant {
     pub(crate) fn order(self) -> Order {
         match self {
             Plant::Order(order) => order,
-            Plant::NoFlushOf(_) | Plant::NoFlushOfWhatIsFound(_) | Plant::NoFlushOfWhatProceduresFind(_) => {
-                Order::Correct
-            }
+            Plant::NoFlushOf(_)
+            | Plant::NoFlushOfWhatIsFound(_)
+            | Plant::NoFlushOfWhatProceduresFind(_)
+            | Plant::NoFlushOfWhatIsBack(_) => Order::Correct,
         }
     }
 }
@@ -148,7 +152,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 23] = [
+pub const PLANTS: [(&str, Plant); 24] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -172,6 +176,7 @@ pub const PLANTS: [(&str, Plant); 23] = [
     ("backup-found-not-flushed", Plant::NoFlushOfWhatIsFound(Device::Backup)),
     ("log-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Log)),
     ("backup-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Backup)),
+    ("main-back-not-flushed", Plant::NoFlushOfWhatIsBack(Device::Main)),
 ];
 
 /// What was explored.
@@ -193,8 +198,8 @@ pub struct Report {
     pub killed: [u64; KILLS_MOST],
     /// States after a process found main alone, which a killed one had left.
     pub taken_up_alone: u64,
-    /// States after a process was killed whose log had been pulled out.
-    pub killed_without_log: u64,
+    /// States after a process was killed whose main, log or backup had been pulled out.
+    pub killed_after_loss: [u64; 3],
     /// States in which main, log or backup had failed before.
     pub lost: [u64; 3],
     /// Of those of the log, the ones in which main had gone on alone.
@@ -352,7 +357,7 @@ struct Tally {
     is_lasting: bool,
     kills: usize,
     is_taken_up_alone: bool,
-    is_killed_without_log: bool,
+    killed_after_loss: Option<usize>,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -367,7 +372,8 @@ impl Tally {
         Tally {
             kills: life.moments[state.moment].progress.kills,
             is_taken_up_alone: life.moments[state.moment].progress.is_taken_up_alone,
-            is_killed_without_log: life.lost.is_some() && life.moments[state.moment].progress.kills > 0,
+            killed_after_loss: (life.lost.filter(|_| life.moments[state.moment].progress.kills > 0))
+                .map(|(loss, _)| loss.device),
             is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
@@ -389,7 +395,9 @@ impl Tally {
             report.killed[self.kills - 1] += 1;
         }
         report.taken_up_alone += u64::from(self.is_taken_up_alone);
-        report.killed_without_log += u64::from(self.is_killed_without_log);
+        if let Some(device) = self.killed_after_loss {
+            report.killed_after_loss[device] += 1;
+        }
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
         report.rebuilt += u64::from(self.is_rebuilt);
@@ -457,6 +465,10 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
         let life = Life::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
         lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
     }
+    let live = |mishap: Mishap<'_>| Life::live(&start, options.budget.steps, mishap, &mut begin.clone());
+    let pulled: Vec<(usize, usize)> =
+        [MAIN, BACKUP].map(|device| (device, requests[device])).into_iter().filter(|(_, count)| *count > 0).collect();
+    lives.extend(killed_after_loss(seed, options, &pulled, &live)?);
     Ok(lives)
 }
 
@@ -506,7 +518,8 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
         let life = lasting::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
-    lives.extend(killed_without_log(seed, options, &start, (requests, &begin))?);
+    let live = |mishap: Mishap<'_>| lasting::live(&start, options.budget.steps, mishap, &mut begin.clone());
+    lives.extend(killed_after_loss(seed, options, &[(LOG, requests)], &live)?);
     for kills in kills(seed, options, &lives[0]) {
         let life = lasting::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
         lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
@@ -514,19 +527,19 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
     Ok(lives)
 }
 
-/// Lives whose log is pulled out, and whose processes are killed soon after that.
-fn killed_without_log(
+/// Lives of which a device is pulled out, one of these with so many requests, and whose processes are killed soon after that.
+fn killed_after_loss(
     seed: u64,
     options: &Options,
-    start: &Start,
-    (requests, begin): (usize, &Pcg64Mcg),
+    devices: &[(usize, usize)],
+    live: &dyn Fn(Mishap<'_>) -> Result<Life, String>,
 ) -> Result<Vec<Life>, String> {
     // By themselves, as those of lives without a loss.
     let mut rng = Pcg64Mcg::seed_from_u64(seed.rotate_left(32) ^ !0);
     let mut lives = Vec::new();
-    for _ in 0..options.kills / LOSS_EACH {
-        let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random() };
-        let live = |mishap: Mishap<'_>| lasting::live(start, options.budget.steps, mishap, &mut begin.clone());
+    for number in 0..options.kills / LOSS_EACH {
+        let (device, requests) = devices[number % devices.len()];
+        let loss = Loss { device, request: rng.random_range(0..requests), is_begun: rng.random() };
         let without = live(Mishap::Loss(loss)).map_err(|what| format!("{loss}: {what}"))?;
         // All goes as there until the first one is killed.
         let Some(lost) = without.lost_request else { continue };

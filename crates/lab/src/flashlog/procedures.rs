@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 13] = [
     "create",
     "grow",
     "grow_backup",
@@ -33,6 +33,8 @@ pub const NAMES: [&str; 11] = [
     "exchange_lasting",
     "grow_lasting",
     "rebuild_lasting",
+    "scrub_lasting",
+    "grow_backup_lasting",
 ];
 /// So many of them are of sets that have had their log at all times; the others are of sets that outlast it.
 const WITH_LOG: usize = 8;
@@ -74,9 +76,20 @@ pub(super) fn of_lasting(life: &Life, moment: &Moment, images: &Images, rng: &mu
     let done = match which - WITH_LOG {
         0 => exchange::exchange(life, moment, images, rng),
         1 => grow(life, moment, images, rng),
-        _ => anew::rebuild_lasting(life, images, rng),
+        2 => anew::rebuild_lasting(life, images, rng),
+        3 => together(life, images).and_then(|images| scrub(life, moment, &images, rng)).map(drop),
+        _ => together(life, images).and_then(|images| grow_backup(life, moment, &images, rng)).map(drop),
     };
     done.map(|()| which).map_err(|what| format!("{}: {what}", NAMES[which]))
+}
+
+/// The same devices, when the log has come back to a main that was alone.
+fn together(life: &Life, images: &Images) -> Result<Images, String> {
+    let (main, log) = (copy(&images.main), copy(&images.log));
+    let set = put_together(life, main.clone(), log.clone())?;
+    set.settle().map_err(says("with its log"))?;
+    drop(set);
+    Ok(Images::durable([&main, &log, &images.backup]))
 }
 
 /// What the set has that is made of these devices.
@@ -188,6 +201,8 @@ fn grow_backup(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg
         let (main, log) = (Arc::new(MemoryDevice::new(LARGER_MAIN_BLOCKS)), copy(log));
         match flashlog::rebuild(copy(backup), log.clone(), main.clone(), Uuid([7; 16])) {
             Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(None),
+            // It has had a new log since.
+            Err(Error::Replaced { .. }) if life.is_lasting => return Ok(None),
             made => made.map_err(says("main made anew"))?,
         };
         let (set, _) = Flashlog::open(main, log, &life.options).map_err(says("main made anew"))?;

@@ -55,6 +55,11 @@ pub(super) struct Images {
 }
 
 impl Images {
+    /// Of what was flushed.
+    pub(super) fn durable([main, log, backup]: [&MemoryDevice; 3]) -> Images {
+        Images { main: main.clone(), log: log.clone(), backup: backup.clone(), left: None }
+    }
+
     /// A device as whoever comes next finds it.
     pub(super) fn left(&self, device: usize) -> Left {
         match &self.left {

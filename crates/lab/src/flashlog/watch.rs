@@ -294,6 +294,10 @@ impl Watched {
             Plant::Order(_) | Plant::NoFlushOfWhatProceduresFind(_) => true,
             Plant::NoFlushOf(planted) => planted as usize != device,
             Plant::NoFlushOfWhatIsFound(planted) => planted as usize != device || self.seen.lock().has_written[device],
+            Plant::NoFlushOfWhatIsBack(planted) => {
+                let is_pulled = self.loss.is_some_and(|loss| loss.device == device);
+                planted as usize != device || !is_pulled || !self.seen.lock().is_back
+            }
         }
     }
 
