@@ -90,7 +90,7 @@ impl Watch {
     /// The device as one that has the policy's patience.
     ///
     /// # Errors
-    /// Its label cannot be read.
+    /// Its label cannot be read, or, if it is waited for, what is in its cache cannot be made durable.
     pub fn over(self: &Arc<Watch>, role: Role, device: Arc<dyn Device>) -> Result<Arc<dyn Device>, Error> {
         Ok(Arc::new(Patient::new(Arc::clone(self), role, device)?))
     }
@@ -291,18 +291,23 @@ struct Patient {
 
 impl Patient {
     fn new(watch: Arc<Watch>, role: Role, device: Arc<dyn Device>) -> Result<Patient, Error> {
+        let patience = watch.policy.entry(role, Symptom::Gone, watch.mode).patience;
+        let is_kept = patience != Patience::None;
+        if is_kept {
+            // What a killed process has left in its cache nobody could give it again.
+            device.flush()?;
+        }
         let mut memory = Memory::default();
         if let Decoded::Valid(label) = newest(&*device, role)? {
             memory.labels.push(Identity::of(&label));
         }
         watch.source.opened(device.name());
         watch.unread.lock()[role as usize].is_of(&device.name().into());
-        let patience = watch.policy.entry(role, Symptom::Gone, watch.mode).patience;
         Ok(Patient {
             name: device.name().into(),
             role,
             blocks: AtomicU64::new(device.blocks()),
-            is_kept: patience != Patience::None,
+            is_kept,
             now: RwLock::new(Now { device: Ok(device), epoch: 0 }),
             memory: Mutex::new(memory),
             watch,

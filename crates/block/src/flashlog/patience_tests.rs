@@ -290,6 +290,64 @@ fn what_was_not_flushed_is_written_again_to_a_device_that_has_lost_it() {
     assert!((100..180).all(|number| get(&rig.main.device, number) == block(number)));
 }
 
+/// A log with a cache: without that, once it was gone.
+struct Cached {
+    log: Arc<Failing>,
+    durable: Mutex<MemoryDevice>,
+}
+
+impl Filter for Cached {
+    fn below(&self) -> &dyn Device {
+        &*self.log
+    }
+
+    fn on_flush(&self) -> Result<(), DeviceError> {
+        self.log.flush()?;
+        *self.durable.lock().unwrap() = now(&self.log);
+        Ok(())
+    }
+}
+
+impl Source for Arc<Cached> {
+    fn opened(&self, _name: &str) {}
+
+    fn is_there(&self, _name: &str) -> bool {
+        true
+    }
+
+    fn reopen(&self, _name: &str) -> Option<Arc<dyn Device>> {
+        Some(Arc::new(self.durable.lock().unwrap().clone()))
+    }
+}
+
+#[test]
+fn what_a_killed_process_has_left_in_its_cache_is_not_what_a_device_loses_that_goes() {
+    let mut returns = Vec::new();
+    for spared in 0..40 {
+        let rig = Rig::new(Mode::Asynchronous, "");
+        assert!(rig.use_it(0..50).1);
+        let durable = now(&rig.log);
+        for number in 100..180 {
+            put(&rig.set, number, number).unwrap();
+        }
+        // Killed: nobody has flushed the last pages.
+        let (main, log) = (now(&rig.main), Failing::over(now(&rig.log)));
+        drop(rig);
+        assert!(log.device.snapshot() != durable.snapshot());
+        let cached = Arc::new(Cached { log: log.clone(), durable: Mutex::new(durable) });
+        let timed = Options { timer: Arc::new(Jumping::default()), ..options(Mode::Asynchronous) };
+        let watch = Watch::new("log.gone=wait:60s".parse().unwrap(), &timed, Box::new(Arc::clone(&cached)));
+        let over = watch.over(Role::Log, cached).unwrap();
+        log.spared.store(spared, Ordering::Relaxed);
+        log.fail(Symptom::Gone);
+        let (set, _) = Flashlog::open(Arc::new(main), over, &timed).unwrap_or_else(|error| panic!("{spared}: {error}"));
+        set.settle().unwrap();
+        assert!((0..50).all(|number| get(&set, number) == block(number)), "{spared}");
+        returns.push(watch.troubles().first().map_or(0, |(_, of)| of.returns));
+    }
+    assert!(returns[..5] == [1; 5], "{returns:?}");
+}
+
 #[test]
 fn another_device_in_its_place_and_one_that_comes_too_late_are_no_return() {
     let older = |rig: &Rig| now(&rig.log);
