@@ -71,6 +71,8 @@ pub enum Order {
     TrimsBeforeBackup,
     /// A log that is put back gets what memory had piece by piece.
     PutBackInParts,
+    /// A device that was waited for does not get again what it had not flushed.
+    ForgetsUnflushed,
 }
 
 /// When main catches up in asynchronous mode. With neither, it sleeps as long as the log and the index have room.

@@ -3,7 +3,7 @@
 //! A device that comes back gets what was written since its last flush once more, if it is the one that went: by its label, and by some of
 //! the blocks that were flushed last. Nobody above sees more of it than that a request took long.
 
-use super::device::Options;
+use super::device::{Options, Order};
 use super::format::{Decoded, LABELS_BLOCKS, Label, Role, Uuid};
 use super::labels::newest;
 use super::policy::{Patience, Policy, Symptom};
@@ -75,6 +75,7 @@ pub struct Watch {
     has_unread: AtomicBool,
     is_ending: AtomicBool,
     is_closing: AtomicBool,
+    order: Order,
 }
 
 impl Watch {
@@ -83,8 +84,8 @@ impl Watch {
         let (timer, now) = (Arc::clone(&options.timer), Arc::clone(&options.now));
         let (troubles, is_ending, is_closing) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
         let (unread, has_unread) = (Mutex::default(), AtomicBool::new(false));
-        let mode = options.mode;
-        Arc::new(Watch { policy, mode, timer, now, source, troubles, unread, has_unread, is_ending, is_closing })
+        let (mode, order) = (options.mode, options.order);
+        Arc::new(Watch { policy, mode, timer, now, source, troubles, unread, has_unread, is_ending, is_closing, order })
     }
 
     /// The device as one that has the policy's patience.
@@ -452,6 +453,7 @@ impl Patient {
         }
         for Done { first, what, .. } in &memory.unflushed {
             match what {
+                _ if self.watch.order == Order::ForgetsUnflushed => {}
                 What::Write(bytes) => device.write(*first, &[IoSlice::new(bytes)]).map_err(says)?,
                 What::Zero { count, keep } => {
                     if !device.zero(*first, *count, *keep).map_err(says)? {

@@ -70,6 +70,10 @@ fn main() -> ExitCode {
          in {}",
         report.alone, report.copied
     );
+    let [main, log, backup] = report.came_back;
+    println!(
+        "a device had lost its power for a moment, and was waited for: main in {main}, the log in {log}, the backup in {backup}"
+    );
     let [lasting, alone, new_logs] = report.lasting;
     println!(
         "a set that outlasts its log: {lasting}; main was alone in {alone}; it got a new log in {new_logs}, and it was known what \

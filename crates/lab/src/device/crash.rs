@@ -8,6 +8,7 @@
 use holdfast_block::{Device, Error, MemoryDevice};
 use rand::Rng;
 use rand::seq::SliceRandom;
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -49,8 +50,8 @@ impl CrashMode {
 /// A *position* is a number of log entries (writes, discards and flushes) that have happened; 0 is before the first.
 pub struct CrashImages {
     entries: Vec<Entry>,
-    /// Per flush: its position, what is durable after it, and the uncovered writes before it. The first stands for the
-    /// start, at position 0.
+    /// Per flush, and when the device alone had lost its power: its position, what is durable after it, and the uncovered writes before it. The
+    /// first stands for the start, at position 0.
     durable: Vec<Durable>,
 }
 
@@ -62,7 +63,7 @@ struct Durable {
 }
 
 impl CrashImages {
-    pub(super) fn new(base: MemoryDevice, entries: Vec<Entry>) -> Self {
+    pub(super) fn new(mut base: MemoryDevice, entries: Vec<Entry>) -> Self {
         let mut durable = vec![Durable { position: 0, image: base.clone(), uncovered: Vec::new() }];
         let mut uncovered = Vec::new();
         for (number, entry) in entries.iter().enumerate() {
@@ -76,6 +77,11 @@ impl CrashImages {
                     uncovered.retain(|number| !covered(number));
                     durable.push(Durable { position: number + 1, image: base.clone(), uncovered: uncovered.clone() });
                 }
+                Entry::Cut(image) => {
+                    base = image.clone();
+                    uncovered.clear();
+                    durable.push(Durable { position: number + 1, image: base.clone(), uncovered: Vec::new() });
+                }
             }
         }
         CrashImages { entries, durable }
@@ -86,7 +92,7 @@ impl CrashImages {
         0..=self.entries.len()
     }
 
-    /// The positions right after each successful flush, ascending.
+    /// The positions right after each successful flush, and each loss of power of the device alone, ascending.
     pub fn flushes(&self) -> impl Iterator<Item = usize> {
         self.durable[1..].iter().map(|durable| durable.position)
     }
@@ -97,6 +103,11 @@ impl CrashImages {
     /// If the position is not one of [`CrashImages::positions`].
     pub fn at_stake(&self, position: usize) -> usize {
         self.volatile(position).1.len()
+    }
+
+    /// Which blocks are.
+    pub(super) fn blocks_at_stake(&self, position: usize) -> BTreeSet<u64> {
+        self.volatile(position).1.into_iter().flat_map(range).collect()
     }
 
     /// An image that a power cut at `position` may leave. The same position, mode and state of `rng` give the same image.
@@ -227,7 +238,7 @@ impl Left {
 fn recorded(entries: &[Entry], number: usize) -> &Arc<Recorded> {
     match &entries[number] {
         Entry::Write(recorded) => recorded,
-        Entry::Flush { .. } => unreachable!("only writes are kept by number"),
+        Entry::Flush { .. } | Entry::Cut(_) => unreachable!("only writes are kept by number"),
     }
 }
 

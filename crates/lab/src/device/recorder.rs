@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice, Operation, check_request};
 use parking_lot::Mutex;
+use rand::Rng;
 
-use super::{CrashImages, gather};
+use super::{CrashImages, CrashMode, gather};
 
 pub(super) type Block = [u8; BLOCK_SIZE];
 
 /// One event of the log.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) enum Entry {
     /// A write, entered when it began. A discard is one of zeros.
     Write(Arc<Recorded>),
@@ -23,6 +24,8 @@ pub(super) enum Entry {
         /// Writes before that which were still in flight, and so are not covered.
         except: BTreeSet<usize>,
     },
+    /// The device alone lost its power, and has been this since.
+    Cut(MemoryDevice),
 }
 
 /// The contents of a write.
@@ -87,6 +90,22 @@ impl Recorder {
     pub fn crash_images(&self) -> CrashImages {
         let entries = self.log.lock().entries.clone();
         CrashImages::new(self.base.clone(), entries)
+    }
+
+    /// The device alone loses its power, and is there again: of what no flush has covered, it has what a power cut leaves.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn cut(&self, mode: CrashMode, rng: &mut impl Rng) -> Result<(), Error> {
+        let (images, position) = (self.crash_images(), self.position());
+        let image = images.image(position, mode, rng);
+        let mut block = [0; BLOCK_SIZE];
+        for at in images.blocks_at_stake(position) {
+            image.read(at, &mut [IoSliceMut::new(&mut block)])?;
+            self.inner.write(at, &[IoSlice::new(&block)])?;
+        }
+        self.log.lock().entries.push(Entry::Cut(image));
+        Ok(())
     }
 
     /// Enters a write, does it, and takes it out of flight if it was done.

@@ -2,12 +2,11 @@
 
 use super::life::{BLOCKS, Life, Living, MAIN_BLOCKS, Start, contents};
 use super::lost::Recovered;
-use super::state::{
-    Images, Seen, back_up, is_whole, judge, judge_backup, judge_disk, judge_main, last, nearest, rebuild,
-};
+use super::patient::Patient;
+use super::state::{Images, Seen, as_disk, back_up, is_whole, judge, judge_backup, judge_main, last, nearest, rebuild};
 use super::watch::{LOG, Mishap, Moment, Progress, Watched};
 use crate::numbered::block;
-use holdfast_block::flashlog::{self, Attached, Condition, Error, Flashlog, Lasting, Opened, Policy, Uuid};
+use holdfast_block::flashlog::{self, Attached, Condition, Error, Flashlog, Lasting, Opened, Policy, Role, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
@@ -28,9 +27,13 @@ pub(super) fn policy() -> Policy {
 pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
     let watched = Watched::of_life(start, mishap);
     let [main, log, backup] = Watched::devices(&watched);
-    let open = || match watched.has_lost(LOG) && says_alone(&*main) {
-        true => Lasting::open_alone(Arc::clone(&main), &start.options, policy(), false),
-        false => open(&main, &log, &start.options, watched.now().is_new),
+    let patient = &Patient::of(&watched, &start.options);
+    let open = || {
+        let main = patient.over(Role::Main, &main)?;
+        match watched.has_lost(LOG) && says_alone(&*main) {
+            true => Lasting::open_alone(main, &patient.options, policy(), false),
+            false => open(&main, &patient.over(Role::Log, &log)?, &patient.options, watched.now().is_new),
+        }
     };
     let mut trace = Vec::new();
     let (mut writes, mut next_content) = (Vec::new(), start.next_content);
@@ -41,6 +44,7 @@ pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pc
             let mut changing = Changing {
                 start,
                 watched,
+                patient,
                 set,
                 log: Arc::clone(&log),
                 backup,
@@ -125,6 +129,7 @@ fn is_no_log(error: &Error, log: &dyn Device) -> bool {
 struct Changing<'a> {
     start: &'a Start,
     watched: &'a Watched,
+    patient: &'a Patient,
     set: Lasting,
     log: Arc<dyn Device>,
     backup: Arc<dyn Device>,
@@ -181,7 +186,8 @@ impl Changing<'_> {
         self.set = opened.map_err(says("opened by the next process"))?;
         let found = contents(&self.set)?;
         if self.watched.has_lost(LOG) && !was_rescued && self.set.set().is_none() {
-            self.as_disk(&found).map_err(|what| format!("what the next process finds, alone: {what}"))?;
+            as_disk(&self.start.contents, &mut self.writes, self.watched.now().flushed, &found)
+                .map_err(|what| format!("what the next process finds, alone: {what}"))?;
         }
         let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
             .map_err(|what| format!("what the next process finds: {what}"))?;
@@ -196,18 +202,6 @@ impl Changing<'_> {
             self.watched.progress(|progress| progress.is_new = false);
         }
         Ok(format!("killed, and taken up by the next process{}", if is_alone { ", alone" } else { "" }))
-    }
-
-    /// The killed one was about to bring to main, which says that it is alone, what had been answered: until that is there, main is as a disk.
-    /// What it has is as if that had been written last; the log may have more, which a backup may come past when it is back.
-    fn as_disk(&mut self, found: &[u64]) -> Result<(), String> {
-        let on_main: Vec<Option<u64>> = found.iter().copied().map(Some).collect();
-        judge_disk(&self.start.contents, &self.writes, self.watched.now().flushed, &on_main)?;
-        let mut now = self.start.contents.clone();
-        self.writes.iter().for_each(|(at, content)| now[*at] = *content);
-        let differs = (0..BLOCKS).filter(|at| now[*at] != found[*at]);
-        self.writes.extend(differs.map(|at| (at, found[at])));
-        Ok(())
     }
 
     /// So many of the writes are durable; `on_main` if main alone has them.
@@ -280,7 +274,7 @@ impl Changing<'_> {
 
     fn back_up(&mut self) -> Result<Option<String>, String> {
         let Some(set) = self.set.set() else { return self.read() };
-        match set.backup(Arc::clone(&self.backup)) {
+        match self.patient.over(Role::Backup, &self.backup).and_then(|backup| set.backup(backup)) {
             Ok(done) => Ok(Some(format!("backup of {} blocks in {} steps", done.blocks, done.steps))),
             // Whoever asks next goes on without it.
             Err(_) if self.watched.has_lost(LOG) => Ok(Some("backup, failed".to_string())),
@@ -322,7 +316,8 @@ impl Changing<'_> {
     /// refused may be there in part.
     fn put_back(&mut self) -> Result<String, String> {
         self.watched.put_back();
-        let attached = self.set.attach_log(Arc::clone(&self.log)).map_err(says("a log is put back"))?;
+        let log = self.patient.over(Role::Log, &self.log).map_err(says("a log is put back"))?;
+        let attached = self.set.attach_log(log).map_err(says("a log is put back"))?;
         let found = contents(&self.set)?;
         let there = nearest(&self.start.contents, &self.writes, self.answered, &found)
             .map_err(|what| format!("with its log put back: {what}"))?;
@@ -337,13 +332,14 @@ impl Changing<'_> {
     fn attach(&mut self, is_new: bool) -> Result<Option<String>, String> {
         self.watched.put_back();
         let is_new = is_new || self.is_spoiled;
+        let log = self.patient.over(Role::Log, &self.log);
         let done = if is_new {
             self.is_spoiled = true;
             self.watched.progress(|progress| progress.is_new = true);
             self.new_logs += 1;
-            self.set.attach_new_log(Arc::clone(&self.log), name(self.new_logs))
+            log.and_then(|log| self.set.attach_new_log(log, name(self.new_logs)))
         } else {
-            self.set.attach_log(Arc::clone(&self.log))
+            log.and_then(|log| self.set.attach_log(log))
         };
         match done {
             Ok(attached) => {
@@ -355,7 +351,10 @@ impl Changing<'_> {
                 });
                 Ok(Some(format!("attach: {attached:?}")))
             }
+            // One that is just being made another log is not recognised, and not waited for then.
             Err(_) if self.watched.has_lost(LOG) => Ok(Some("attach, failed".to_string())),
+            // While it is made another one it is not recognised.
+            Err(_) if is_new && self.watched.back_at().is_some() => Ok(Some("attach, failed".to_string())),
             Err(error) => Err(format!("attach, new {is_new}: {error}")),
         }
     }

@@ -1,14 +1,17 @@
 //! A life of a set: random actions, recorded.
 
-use super::state::{last, nearest};
-use super::watch::{LOG, Loss, Mishap, Moment, Watched};
+use super::lasting::policy;
+use super::patient::Patient;
+use super::state::{as_disk, last, nearest};
+use super::watch::{LOG, Loss, Mishap, Moment, Progress, Watched};
 use super::{Kind, Options, Plant};
 use crate::device::CrashImages;
 use crate::numbered::{block, content};
-use holdfast_block::flashlog::{self, Create, Flashlog, Mode, Uuid};
+use holdfast_block::flashlog::{self, Create, Flashlog, Lasting, Mode, Role, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, Error, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -157,6 +160,10 @@ pub(super) struct Life {
     pub(super) lost: Option<(Loss, usize)>,
     /// Which of all requests told of it.
     pub(super) lost_request: Option<u64>,
+    /// Which of them failed and came back by itself, and the moment after that.
+    pub(super) came_back: Option<(Loss, usize)>,
+    /// How many writes and flushes each device had got when the first process was killed.
+    pub(super) killed_after: Option<[usize; 3]>,
     /// The moments at which processes were killed.
     pub(super) killed: Vec<usize>,
     pub(super) options: flashlog::Options,
@@ -174,10 +181,28 @@ impl Life {
     pub(super) fn live(start: &Start, steps: usize, mishap: Mishap<'_>, rng: &mut Pcg64Mcg) -> Result<Life, String> {
         let watched = Watched::of_life(start, mishap);
         let [main, log, backup] = Watched::devices(&watched);
-        let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), &start.options).map(|(device, _)| device);
+        let patient = &Patient::of(&watched, &start.options);
+        let found_alone = Cell::new(false);
+        let open = || {
+            let (main, log) = (patient.over(Role::Main, &main)?, patient.over(Role::Log, &log)?);
+            let options = &patient.options;
+            let open = || Flashlog::open(Arc::clone(&main), Arc::clone(&log), options).map(|(device, _)| device);
+            match open() {
+                // The log had failed, and main gets it back.
+                Err(flashlog::Error::Alone { .. }) if watched.lost_at().is_some() => {
+                    found_alone.set(true);
+                    let alone = Lasting::open_alone(Arc::clone(&main), options, policy(), false)?;
+                    alone.attach_log(Arc::clone(&log))?;
+                    drop(alone);
+                    open()
+                }
+                opened => opened,
+            }
+        };
         let next = || {
             // What was pulled out is there again.
             watched.put_back();
+            found_alone.set(false);
             watched.taken_up(open)
         };
         let (mut writes, mut trace, mut next_content) = (Vec::new(), Vec::new(), start.next_content);
@@ -188,6 +213,7 @@ impl Life {
                 let mut living = Living {
                     start,
                     watched,
+                    patient,
                     device,
                     backup,
                     writes,
@@ -200,7 +226,10 @@ impl Life {
                 for step in 0..steps {
                     watched.progress(|progress| progress.step = step);
                     let text = match living.act(rng) {
-                        _ if watched.is_killed() => living.take_up(next())?,
+                        _ if watched.is_killed() => {
+                            let opened = next();
+                            living.take_up(opened, found_alone.get())?
+                        }
                         done => done?,
                     };
                     watched.note();
@@ -237,6 +266,8 @@ impl Life {
             flushes: watched.flushes(),
             lost: mishap.loss().zip(watched.lost_at()),
             lost_request: watched.lost_request(),
+            came_back: mishap.loss().zip(watched.back_at()),
+            killed_after: watched.killed_after(),
             killed: watched.killed_at(),
             options: start.options.clone(),
             plant: start.plant,
@@ -286,6 +317,7 @@ impl Zeros {
 pub(super) struct Living<'a> {
     start: &'a Start,
     watched: &'a Watched,
+    patient: &'a Patient,
     device: Flashlog,
     backup: Arc<dyn Device>,
     writes: Vec<(usize, u64)>,
@@ -326,7 +358,7 @@ impl Living<'_> {
             }
             95 if self.start.has_backup => self.new_backup(),
             96..99 if self.watched.now().is_new_backup => self.new_backup(),
-            96..99 if self.start.has_backup => match self.device.backup(Arc::clone(&self.backup)) {
+            96..99 if self.start.has_backup => match self.backup().and_then(|backup| self.device.backup(backup)) {
                 Ok(done) => Ok(format!("backup of {} blocks", done.blocks)),
                 // It may have been the log or main, but that is for a write or a flush to tell.
                 Err(_) if self.watched.lost_at().is_some() => Ok("backup, failed".to_string()),
@@ -348,6 +380,10 @@ impl Living<'_> {
         }
     }
 
+    fn backup(&self) -> Result<Arc<dyn Device>, flashlog::Error> {
+        self.patient.over(Role::Backup, &self.backup)
+    }
+
     /// What was a backup becomes another one, and is copied whole.
     fn new_backup(&mut self) -> Result<String, String> {
         self.new_backups += 1;
@@ -356,8 +392,12 @@ impl Living<'_> {
         let made = self.device.create_backup(Arc::clone(&self.backup), name);
         if made.is_ok() {
             self.watched.progress(|progress| progress.is_new_backup = false);
+        } else if self.watched.is_away() {
+            // It is not waited for before it is a backup.
+            self.watched.put_back();
+            return Ok("new backup, failed".to_string());
         }
-        match made.and_then(|()| self.device.backup(Arc::clone(&self.backup))) {
+        match made.and_then(|()| self.backup()).and_then(|backup| self.device.backup(backup)) {
             Ok(done) => Ok(format!("new backup of {} blocks", done.copied_blocks)),
             Err(_) if self.watched.lost_at().is_some() => Ok("new backup, failed".to_string()),
             Err(error) => Err(format!("new backup: {error}")),
@@ -438,11 +478,17 @@ impl Living<'_> {
     }
 
     /// Another process has opened what the killed one has left: a state that there was, with all that was flushed.
-    fn take_up(&mut self, opened: Result<Flashlog, flashlog::Error>) -> Result<String, String> {
+    fn take_up(&mut self, opened: Result<Flashlog, flashlog::Error>, was_alone: bool) -> Result<String, String> {
         self.device = opened.map_err(|error| format!("opened by the next process: {error}"))?;
         self.failed = 0;
         let found = contents(&self.device)?;
-        let there = last(&self.start.contents, &self.writes, self.watched.now().flushed, &found)
+        let Progress { flushed, is_rescued, .. } = self.watched.now();
+        if was_alone && !is_rescued {
+            as_disk(&self.start.contents, &mut self.writes, flushed, &found)
+                .map_err(|what| format!("what the next process finds, alone: {what}"))?;
+        }
+        self.watched.progress(|progress| progress.is_taken_up_alone |= was_alone);
+        let there = last(&self.start.contents, &self.writes, flushed, &found)
             .map_err(|what| format!("what the next process finds: {what}"))?;
         self.writes.truncate(there);
         self.answered = there;

@@ -1,8 +1,8 @@
 //! A set that has lost a device: come back, or gone for good.
 
 use super::life::{BACKUP_BLOCKS, Life, MAIN_BLOCKS, contents};
-use super::state::{Images, judge, judge_main, open};
-use super::watch::{BACKUP, LOG, MAIN, Moment};
+use super::state::{Images, judge, judge_disk, judge_main, open};
+use super::watch::{BACKUP, LOG, MAIN, Moment, Progress};
 use holdfast_block::MemoryDevice;
 use holdfast_block::flashlog::{self, Error, Flashlog, Opened, Uuid};
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub(super) fn examine(
                 recovered.is_alone = true;
                 (Opened::default(), contents)
             }
-            None => open(life, moment, &images.main, &images.log)?,
+            None if !moment.progress.is_left => open(life, moment, &images.main, &images.log)?,
+            None => (Opened::default(), taken_back(life, moment, images)?),
         },
         BACKUP => {
             recovered.is_copied = true;
@@ -64,6 +65,21 @@ fn alone(life: &Life, moment: &Moment, images: &Images) -> Result<Option<Vec<u64
         }
         _ => Ok(None),
     }
+}
+
+/// The next process has found the log there again, and perhaps given it to a main that was alone, which was as a disk until it had everything.
+fn taken_back(life: &Life, moment: &Moment, images: &Images) -> Result<Vec<u64>, String> {
+    let (main, log) = (Arc::new(images.main.clone()), Arc::new(images.log.clone()));
+    let (device, _) = Flashlog::open(main, log, &life.options).map_err(|error| format!("cannot be opened: {error}"))?;
+    let found = contents(&device)?;
+    let Progress { flushed, begun, is_rescued, .. } = moment.progress;
+    if is_rescued {
+        judge(life, flushed, begun, &found)?;
+        return Ok(found);
+    }
+    let on_main: Vec<Option<u64>> = found.into_iter().map(Some).collect();
+    judge_disk(&life.base, &life.writes[..begun.min(life.writes.len())], flushed, &on_main)?;
+    Ok(Vec::new())
 }
 
 /// Another backup is copied from the set, and with the log makes the same main.

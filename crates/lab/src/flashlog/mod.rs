@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  life.rs    random writes, flushes, … ─► Flashlog ─► watch.rs ─► Recorder (main, log, backup)
+//!  patient.rs devices that come back by themselves, and are waited for
 //!  state.rs   an image of each device at one moment ─► Flashlog::open ─► compared with every state that there was
 //!  lost.rs    the same where a device has failed: come back, or replaced
 //!  procedures.rs  making a set, making it or its backup larger, main anew at a barrier, comparing: cut off, each with what a cut left
@@ -13,14 +14,14 @@
 //! what of its unflushed writes is there. A workload has up to three lives; each further one begins with what a power cut left of the one
 //! before, so that what was cut off lies about in the log. The last one is lived again and again, each time with one device that fails
 //! for good at one of its requests; or with a process that is killed at one, and another one that takes up what it left in the devices and their
-//! caches, of which a power cut takes what was not flushed since; or with both: main or backup, or the log of a set that outlasts it, is pulled out,
-//! and there again for the next process.
+//! caches, of which a power cut takes what was not flushed since; or with both: a device is pulled out, and there again for the next process.
 
 pub mod flips;
 pub mod large;
 mod lasting;
 mod life;
 mod lost;
+mod patient;
 mod procedures;
 mod state;
 mod watch;
@@ -60,6 +61,10 @@ const KILLED_AGAIN_WITHIN: u64 = 60;
 const LOSS_EACH: usize = 2;
 /// The first one is killed within so many requests behind that.
 const KILLED_AFTER_LOSS_WITHIN: u64 = 40;
+/// For so many lives with a device that fails there is one more with one that comes back by itself.
+const RETURN_EACH: usize = 2;
+/// In some of them it goes within so many of the requests that it gets from a process which takes up what another one left.
+const GONE_SOON_WITHIN: usize = 8;
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -152,7 +157,7 @@ pub enum Device {
 }
 
 /// The mistakes as on the command line.
-pub const PLANTS: [(&str, Plant); 24] = [
+pub const PLANTS: [(&str, Plant); 26] = [
     ("nothing", Plant::Order(Order::Correct)),
     ("main-before-log", Plant::Order(Order::MainBeforeLog)),
     ("no-flush-of-main", Plant::Order(Order::NoFlushOfMain)),
@@ -177,6 +182,8 @@ pub const PLANTS: [(&str, Plant); 24] = [
     ("log-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Log)),
     ("backup-in-procedure-not-flushed", Plant::NoFlushOfWhatProceduresFind(Device::Backup)),
     ("main-back-not-flushed", Plant::NoFlushOfWhatIsBack(Device::Main)),
+    ("log-back-not-flushed", Plant::NoFlushOfWhatIsBack(Device::Log)),
+    ("forgets-unflushed", Plant::Order(Order::ForgetsUnflushed)),
 ];
 
 /// What was explored.
@@ -200,6 +207,8 @@ pub struct Report {
     pub taken_up_alone: u64,
     /// States after a process was killed whose main, log or backup had been pulled out.
     pub killed_after_loss: [u64; 3],
+    /// States after main, log or backup had gone and come back by itself.
+    pub came_back: [u64; 3],
     /// States in which main, log or backup had failed before.
     pub lost: [u64; 3],
     /// Of those of the log, the ones in which main had gone on alone.
@@ -324,7 +333,7 @@ fn explore_workload(seed: u64, options: &Options, begun: Instant, report: &mut R
         let tally = tally.map_err(|what| {
             let moment = &life.moments[state.moment];
             let [main, log, backup] = state.modes;
-            let lost = life.lost.map_or(String::new(), |(loss, _)| format!("{loss}; "));
+            let lost = life.lost.or(life.came_back).map_or(String::new(), |(loss, _)| format!("{loss}; "));
             let what = format!("{lost}power cut at {moment}, main {main:?}, log {log:?}, backup {backup:?}: {what}");
             failure(Some(number), what, life.trace.clone())
         })?;
@@ -358,6 +367,7 @@ struct Tally {
     kills: usize,
     is_taken_up_alone: bool,
     killed_after_loss: Option<usize>,
+    came_back: Option<usize>,
     is_synchronous: bool,
     is_replayed: bool,
     is_cut: bool,
@@ -374,6 +384,7 @@ impl Tally {
             is_taken_up_alone: life.moments[state.moment].progress.is_taken_up_alone,
             killed_after_loss: (life.lost.filter(|_| life.moments[state.moment].progress.kills > 0))
                 .map(|(loss, _)| loss.device),
+            came_back: life.came_back.map(|(loss, _)| loss.device),
             is_lasting: life.is_lasting,
             is_synchronous: life.is_synchronous(),
             is_replayed: seen.opened.blocks > 0,
@@ -397,6 +408,9 @@ impl Tally {
         report.taken_up_alone += u64::from(self.is_taken_up_alone);
         if let Some(device) = self.killed_after_loss {
             report.killed_after_loss[device] += 1;
+        }
+        if let Some(device) = self.came_back {
+            report.came_back[device] += 1;
         }
         report.synchronous += u64::from(self.is_synchronous);
         report.replayed += u64::from(self.is_replayed);
@@ -427,13 +441,20 @@ fn states(seed: u64, lives: &[Life], rng: &mut Pcg64Mcg) -> Vec<State> {
     }
     let mut of_kills = rng_of_kills(seed);
     for (number, life) in (0..).zip(lives) {
-        let Some(from) = life.killed.first().copied() else { continue };
+        let Some(from) = life.killed.first().copied().filter(|_| life.came_back.is_none()) else { continue };
         let at_stake = watch::at_stake(&life.moments, &life.images, &life.killed);
         for number_of_state in 0..STATES_OF_A_KILL {
             let state = State::random((number, life), from, &mut of_kills);
             let at_stake = at_stake.choose(&mut of_kills).filter(|_| number_of_state % 2 == 0);
             states.push(State { moment: at_stake.copied().unwrap_or(state.moment), ..state });
         }
+    }
+    let mut of_returns = rng_of_returns(!seed);
+    for (number, life) in (0..).zip(lives) {
+        let Some((_, back_at)) = life.came_back else { continue };
+        // What a process had that was killed may be gone since, if it was in a cache.
+        let from = life.killed.first().map_or(back_at, |killed| back_at.max(*killed));
+        states.extend((0..STATES_OF_A_LOSS).map(|_| State::random((number, life), from, &mut of_returns)));
     }
     states.shuffle(rng);
     states
@@ -457,7 +478,8 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
     let devices: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| requests[*device] > 0).collect();
     for _ in 0..options.losses {
         let device = devices[rng.random_range(0..devices.len())];
-        let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
+        let loss =
+            Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random(), returns: None };
         let life = Life::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
@@ -466,15 +488,24 @@ fn lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec<Life>, 
         lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
     }
     let live = |mishap: Mishap<'_>| Life::live(&start, options.budget.steps, mishap, &mut begin.clone());
-    let pulled: Vec<(usize, usize)> =
-        [MAIN, BACKUP].map(|device| (device, requests[device])).into_iter().filter(|(_, count)| *count > 0).collect();
+    let pulled: Vec<(usize, usize)> = [MAIN, LOG, BACKUP]
+        .map(|device| (device, requests[device]))
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .collect();
     lives.extend(killed_after_loss(seed, options, &pulled, &live)?);
+    lives.extend(going_and_coming(seed, options, &lives[0], &live)?);
     Ok(lives)
 }
 
 /// By themselves, so that they change nothing of the other lives.
 fn rng_of_kills(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(!seed)
+}
+
+/// The same of devices that come back.
+fn rng_of_returns(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::seed_from_u64(seed.rotate_left(16) ^ !0)
 }
 
 /// After how many requests the processes of each further life are killed, the last one first.
@@ -514,7 +545,7 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
     let mut lives = vec![lasting::live(&start, options.budget.steps, Mishap::None, rng)?];
     let requests = lives[0].requests[LOG];
     for _ in 0..options.losses {
-        let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random() };
+        let loss = Loss { device: LOG, request: rng.random_range(0..requests), is_begun: rng.random(), returns: None };
         let life = lasting::live(&start, options.budget.steps, Mishap::Loss(loss), &mut begin.clone());
         lives.push(life.map_err(|what| format!("{loss}: {what}"))?);
     }
@@ -523,6 +554,38 @@ fn lasting_lives(seed: u64, options: &Options, rng: &mut Pcg64Mcg) -> Result<Vec
     for kills in kills(seed, options, &lives[0]) {
         let life = lasting::live(&start, options.budget.steps, Mishap::Kills(&kills), &mut begin.clone());
         lives.push(life.and_then(Life::with_kills).map_err(says_killed(&kills))?);
+    }
+    lives.extend(going_and_coming(seed, options, &lives[0], &live)?);
+    Ok(lives)
+}
+
+/// Lives of which a device loses its power for a moment, and is waited for; in half of them after a process was killed, soon or later. Nobody who
+/// uses the set is told of it.
+fn going_and_coming(
+    seed: u64,
+    options: &Options,
+    whole: &Life,
+    live: &dyn Fn(Mishap<'_>) -> Result<Life, String>,
+) -> Result<Vec<Life>, String> {
+    let mut rng = rng_of_returns(seed);
+    let used: Vec<usize> = [MAIN, LOG, BACKUP].into_iter().filter(|device| whole.requests[*device] > 0).collect();
+    let all = whole.requests.iter().sum::<usize>() as u64;
+    let mut lives = Vec::new();
+    for number in 0..options.losses / RETURN_EACH {
+        let device = used[rng.random_range(0..used.len())];
+        let returns = CrashMode::ALL.choose(&mut rng).copied();
+        let mut loss =
+            Loss { device, request: rng.random_range(0..whole.requests[device]), is_begun: rng.random(), returns };
+        let kills = if number % 2 == 0 { Vec::new() } else { random_kills((0, 0), (&whole.flushes, all), &mut rng) };
+        if !kills.is_empty() && rng.random() {
+            let killed = live(Mishap::Kills(&kills)).map_err(says_killed(&kills))?;
+            let soon = rng.random_range(0..GONE_SOON_WITHIN);
+            loss.request = killed.killed_after.map_or(loss.request, |requests| requests[device] + soon);
+        }
+        let mishap = if kills.is_empty() { Mishap::Loss(loss) } else { Mishap::LossAndKills(loss, &kills) };
+        let life = live(mishap).map_err(|what| format!("{loss}; {}", says_killed(&kills)(what)))?;
+        // A life may be over before.
+        lives.extend(Some(life).filter(|life| life.came_back.is_some()));
     }
     Ok(lives)
 }
@@ -539,7 +602,7 @@ fn killed_after_loss(
     let mut lives = Vec::new();
     for number in 0..options.kills / LOSS_EACH {
         let (device, requests) = devices[number % devices.len()];
-        let loss = Loss { device, request: rng.random_range(0..requests), is_begun: rng.random() };
+        let loss = Loss { device, request: rng.random_range(0..requests), is_begun: rng.random(), returns: None };
         let without = live(Mishap::Loss(loss)).map_err(|what| format!("{loss}: {what}"))?;
         // All goes as there until the first one is killed.
         let Some(lost) = without.lost_request else { continue };

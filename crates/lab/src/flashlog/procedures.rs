@@ -1,4 +1,4 @@
-//! Procedures that a set goes through now and then, with the power cut, a device lost, or processes killed at any request of them: making a set,
+//! Procedures that a set goes through now and then, with the power cut, a device lost, or gone for a moment, or processes killed at any request of them: making a set,
 //! making it or its backup larger, making main anew, at a barrier or without the log too, exchanging the log, and comparing main with its backup.
 //! Each is done with what a power cut or a killed process has left, so after a cut of a procedure, and is done again in the end.
 
@@ -7,11 +7,11 @@ mod cut;
 mod exchange;
 
 use super::lasting::{bytes, copy, open, policy};
-use super::life::{BLOCKS, Life, MAIN_BLOCKS, contents};
-use super::state::{Images, judge};
+use super::life::{BLOCKS, Life, MAIN_BLOCKS};
+use super::state::Images;
 use super::watch::{BACKUP, LOG, MAIN, Moment};
 use crate::device::Left;
-use cut::{Cut, cut_off, has_same};
+use cut::{Cut, cut_off, has_same, is_as_it_was};
 use holdfast_block::flashlog::{self, Create, Error, Flashlog, Lasting, Uuid};
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names, in the order in which they are counted.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 16] = [
     "create",
     "grow",
     "grow_backup",
@@ -35,6 +35,9 @@ pub const NAMES: [&str; 13] = [
     "rebuild_lasting",
     "scrub_lasting",
     "grow_backup_lasting",
+    "create_lasting",
+    "rebuild_at_lasting",
+    "rebuild_without_log_lasting",
 ];
 /// So many of them are of sets that have had their log at all times; the others are of sets that outlast it.
 const WITH_LOG: usize = 8;
@@ -71,16 +74,25 @@ pub(super) fn examine(
 }
 
 /// Does one with a set that outlasts its log, alone or not: it has what it had before, which may be no state that there was, as main alone is a disk.
-pub(super) fn of_lasting(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<usize, String> {
+/// Which one it was; none if the devices are in no state for it.
+pub(super) fn of_lasting(
+    life: &Life,
+    moment: &Moment,
+    images: &Images,
+    rng: &mut Pcg64Mcg,
+) -> Result<Option<usize>, String> {
     let which = rng.random_range(WITH_LOG..NAMES.len());
     let done = match which - WITH_LOG {
-        0 => exchange::exchange(life, moment, images, rng),
-        1 => grow(life, moment, images, rng),
-        2 => anew::rebuild_lasting(life, images, rng),
-        3 => together(life, images).and_then(|images| scrub(life, moment, &images, rng)).map(drop),
-        _ => together(life, images).and_then(|images| grow_backup(life, moment, &images, rng)).map(drop),
+        0 => exchange::exchange(life, moment, images, rng).map(|()| true),
+        1 => grow(life, moment, images, rng).map(|()| true),
+        2 => anew::rebuild_lasting(life, moment, images, rng).map(|()| true),
+        3 => together(life, images).and_then(|images| scrub(life, moment, &images, rng)),
+        4 => together(life, images).and_then(|images| grow_backup(life, moment, &images, rng)),
+        5 => create(life, moment, images, rng).map(|()| true),
+        6 => anew::rebuild_at(life, moment, images, rng),
+        _ => anew::rebuild_without_log(life, moment, images, rng),
     };
-    done.map(|()| which).map_err(|what| format!("{}: {what}", NAMES[which]))
+    done.map(|is_done| is_done.then_some(which)).map_err(|what| format!("{}: {what}", NAMES[which]))
 }
 
 /// The same devices, when the log has come back to a main that was alone.
@@ -106,6 +118,7 @@ fn has_backup(life: &Life, moment: &Moment) -> bool {
 
 /// A new set of what was another one's devices: main keeps what it has.
 fn create(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
+    let had = if life.is_lasting { Some(what_it_has(life, images)?) } else { None };
     let names = Create { set: Uuid([11; 16]), main: Uuid([12; 16]), log: Uuid([13; 16]) };
     let make = |[main, log, _]: Three| flashlog::create(main, log, &names).map(drop).map_err(says("the first time"));
     let Cut { left: [main, log, _], what, is_done } =
@@ -113,13 +126,12 @@ fn create(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> 
     // Of what was in main's cache nothing need be there until it is done.
     let is_kept = is_done || !images.is_cached();
     let before = first_bytes(if is_kept { &images.main } else { &main });
+    let (of_main, of_log): (Arc<dyn Device>, Arc<dyn Device>) = (copy(&main), copy(&log));
     // It is the set that it was, or the new one, or none.
-    match Flashlog::open(copy(&main), copy(&log), &life.options) {
-        Ok((set, _)) => {
-            if bytes(&set).map_err(says(&what))? != before {
-                judge(life, moment.progress.flushed, moment.progress.begun, &contents(&set)?).map_err(says(&what))?;
-            }
-        }
+    match open(&of_main, &of_log, &life.options, false) {
+        Ok(set) if bytes(&set).map_err(says(&what))? == before => {}
+        Ok(set) if is_done => return Err(format!("{what}: it has not what main had, {} blocks", set.blocks())),
+        Ok(set) => is_as_it_was(life, moment, images, had.as_deref(), &set).map_err(says(&what))?,
         Err(error) if is_done => return Err(format!("{what}: {error}")),
         Err(_) => {}
     }

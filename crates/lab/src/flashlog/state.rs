@@ -79,7 +79,11 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
     let mut rng = Pcg64Mcg::seed_from_u64(state.seed);
     let moment = &life.moments[state.moment];
     let has_backup = life.has_backup && !moment.progress.is_new_backup;
-    let is_cached = further.is_cached && !life.is_lasting && life.lost.is_none();
+    let Progress { is_left, is_rescued, kills, .. } = moment.progress;
+    let pulled = life.lost.map(|(loss, _)| loss.device);
+    // What was pulled out is there again for the next process. A log is as ever once that has given it to main.
+    let lost = pulled.filter(|device| kills == 0 || *device == LOG && is_left);
+    let is_cached = further.is_cached && (life.is_lasting || lost != Some(LOG));
     let left = is_cached.then(|| [0, 1, 2].map(|at| life.images[at].left(moment.positions[at])));
     let mut image = |at: usize| match &left {
         Some(left) => left[at].seen(),
@@ -92,28 +96,32 @@ pub(super) fn examine(life: &Life, state: &State, further: Further) -> Result<Se
         let seen = lasting::examine(life, moment, &images, &mut rng)?;
         // What is neither the old log nor the new one is in no state for it.
         let procedure = match further.is_procedure && !moment.progress.is_new {
-            true => Some(procedures::of_lasting(life, moment, &images, &mut rng)?),
+            true => procedures::of_lasting(life, moment, &images, &mut rng)?,
             false => None,
         };
-        return Ok(Seen { procedure, ..seen });
+        let nested = match further.is_nested && !moment.progress.is_new && !seen.recovered.is_alone {
+            true => nested(life, moment, &images, &mut rng)?,
+            false => 0,
+        };
+        return Ok(Seen { procedure, nested, ..seen });
     }
-    let lost = life.lost.map(|(loss, _)| loss.device);
-    // A main that failed is behind; what is promised of it is for the log to keep.
-    if life.is_synchronous() && is_whole(moment, &images.main) && lost != Some(MAIN) {
+    // A main that failed is behind until it is opened; what is promised of it is for the log to keep.
+    let is_main_behind = pulled == Some(MAIN) && (kills == 0 || is_left);
+    if life.is_synchronous() && is_whole(moment, &images.main) && !is_main_behind {
         judge_main(life, moment, moment.progress.flushed, &images.main)?;
     }
-    // A log that failed is behind, when main has everything.
-    let is_behind = lost == Some(LOG) && life.is_synchronous() && moment.progress.is_rescued;
+    // A log that failed is behind, when main has everything; what it gets when it is back need be no state that there was.
+    let is_behind = lost == Some(LOG) && (is_left || life.is_synchronous() && is_rescued);
     let rebuilt = if has_backup && !is_behind { rebuild(life, moment, &images, &mut rng)? } else { None };
     if has_backup && lost != Some(LOG) {
         back_up(life, &images)?;
     }
     let (mut nested, mut procedure) = (0, None);
+    if further.is_procedure && lost != Some(LOG) {
+        procedure = procedures::examine(life, moment, &images, &mut rng)?;
+    }
     let (opened, contents, recovered) = match lost {
         None => {
-            if further.is_procedure {
-                procedure = procedures::examine(life, moment, &images, &mut rng)?;
-            }
             if further.is_nested {
                 nested = self::nested(life, moment, &images, &mut rng)?;
             }
@@ -307,6 +315,22 @@ pub(super) fn judge_disk(
     let torn = (0..BLOCKS).filter(|at| found[*at].is_none() && allowed[*at].len() < 2);
     let wrong: Vec<usize> = wrong.into_iter().chain(torn).collect();
     if wrong.is_empty() { Ok(()) } else { Err(format!("main alone lacks what was flushed: blocks {wrong:?}")) }
+}
+
+/// Main, which says that it is alone, was to get what had been answered, and the process was killed meanwhile: it is as a disk. What it has is as
+/// if that had been written last; the log may have more, which a backup may come past when it is back.
+pub(super) fn as_disk(
+    base: &[u64],
+    writes: &mut Vec<(usize, u64)>,
+    flushed: usize,
+    found: &[u64],
+) -> Result<(), String> {
+    let on_main: Vec<Option<u64>> = found.iter().copied().map(Some).collect();
+    judge_disk(base, writes, flushed, &on_main)?;
+    let mut now = base.to_vec();
+    writes.iter().for_each(|(at, content)| now[*at] = *content);
+    writes.extend((0..BLOCKS).filter(|at| now[*at] != found[*at]).map(|at| (at, found[at])));
+    Ok(())
 }
 
 /// Cuts off the recovery, at any request, and opens what is left.

@@ -3,10 +3,12 @@
 
 use super::Plant;
 use super::life::Start;
-use crate::device::{CrashImages, Left, Recorder};
-use holdfast_block::flashlog::Order;
+use crate::device::{CrashImages, CrashMode, Left, Recorder};
+use holdfast_block::flashlog::{Order, Source};
 use holdfast_block::{BLOCK_SIZE, Device, Error, Filter, MemoryDevice, Operation};
 use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -89,6 +91,8 @@ pub(super) struct Loss {
     pub(super) request: usize,
     /// The write that failed is on its way to the medium all the same.
     pub(super) is_begun: bool,
+    /// It has only lost its power for a moment, and who waits for it finds it there again, with this of what it had not flushed.
+    pub(super) returns: Option<CrashMode>,
 }
 
 /// What befalls a life.
@@ -121,7 +125,8 @@ impl Mishap<'_> {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let begun = if self.is_begun { ", begun" } else { "" };
-        write!(f, "{} fails at request {}{begun}", DEVICES[self.device], self.request)
+        let returns = self.returns.map_or(String::new(), |mode| format!(", and comes back, {mode:?}"));
+        write!(f, "{} fails at request {}{begun}{returns}", DEVICES[self.device], self.request)
     }
 }
 
@@ -137,6 +142,8 @@ struct Seen {
     lost_request: u64,
     /// It is there again.
     is_back: bool,
+    /// By itself, at this moment.
+    back_at: Option<usize>,
     /// Which of all requests were flushes of each device.
     flushes: [Vec<u64>; 3],
     /// After so many requests each process is killed, the last one first.
@@ -144,6 +151,8 @@ struct Seen {
     is_killed: bool,
     /// The moments at which they were.
     killed_at: Vec<usize>,
+    /// The requests that each device had got then.
+    killed_after: Vec<[usize; 3]>,
     /// This process has written to the device.
     has_written: [bool; 3],
 }
@@ -206,9 +215,19 @@ impl Watched {
         self.seen.lock().flushes.clone()
     }
 
-    /// The moment at which a device has failed, if one has.
+    /// The moment at which a device has failed, if one has that does not come back by itself.
     pub(super) fn lost_at(&self) -> Option<usize> {
-        self.seen.lock().lost_at
+        self.seen.lock().lost_at.filter(|_| !self.returns())
+    }
+
+    /// The moment at which one had come back that does, if one has.
+    pub(super) fn back_at(&self) -> Option<usize> {
+        self.seen.lock().back_at
+    }
+
+    /// Whether a device that fails comes back by itself.
+    pub(super) fn returns(&self) -> bool {
+        self.loss.is_some_and(|loss| loss.returns.is_some())
     }
 
     /// Which of all requests told of it.
@@ -222,15 +241,36 @@ impl Watched {
         self.loss.is_some_and(|loss| loss.device == device) && seen.lost_at.is_some() && !seen.is_back
     }
 
+    /// A device is that comes back by itself.
+    pub(super) fn is_away(&self) -> bool {
+        self.returns() && !self.is_killed() && self.loss.is_some_and(|loss| self.has_lost(loss.device))
+    }
+
     /// The device that has failed was only pulled out, and is there again.
     pub(super) fn put_back(&self) {
-        let mut seen = self.seen.lock();
-        seen.is_back = seen.lost_at.is_some();
+        let is_new = {
+            let mut seen = self.seen.lock();
+            let is_new = seen.lost_at.is_some() && !seen.is_back;
+            seen.is_back |= is_new;
+            is_new
+        };
+        if let Some(Loss { device, request, returns: Some(mode), .. }) = self.loss.filter(|_| is_new) {
+            let mut rng = Pcg64Mcg::seed_from_u64(request as u64);
+            self.recorders[device].cut(mode, &mut rng).expect("a device in memory");
+            self.note();
+            let mut seen = self.seen.lock();
+            seen.back_at = Some(seen.moments.len() - 1);
+        }
     }
 
     /// The process has been killed: nothing that it does gets anywhere.
     pub(super) fn is_killed(&self) -> bool {
         self.seen.lock().is_killed
+    }
+
+    /// How many writes and flushes each device had got when the first process was killed.
+    pub(super) fn killed_after(&self) -> Option<[usize; 3]> {
+        self.seen.lock().killed_after.first().copied()
     }
 
     /// The moments at which processes were.
@@ -241,6 +281,9 @@ impl Watched {
     /// Another process takes up what there is, and the next one if it is killed at that. What the devices have in their caches is there.
     pub(super) fn taken_up<T, E>(&self, open: impl Fn() -> Result<T, E>) -> Result<T, E> {
         loop {
+            if self.returns() {
+                self.put_back();
+            }
             {
                 let mut seen = self.seen.lock();
                 (seen.is_killed, seen.has_written) = (false, [false; 3]);
@@ -363,6 +406,7 @@ impl Seen {
                 self.progress.kills += 1;
                 self.progress.is_left = true;
                 self.killed_at.push(self.moments.len() - 1);
+                self.killed_after.push(self.requests);
             }
             Some(left) => *left -= 1,
             None => {}
@@ -374,6 +418,26 @@ fn gone(device: usize, operation: Operation) -> Error {
     // Linux's ENODEV.
     let source = Arc::new(std::io::Error::from_raw_os_error(19));
     Error::Io { device: DEVICES[device].into(), operation, first: None, length_bytes: 0, source }
+}
+
+/// Where devices are that come back by themselves.
+pub(super) struct Places(pub(super) Arc<Watched>);
+
+impl Source for Places {
+    fn opened(&self, _name: &str) {}
+
+    fn is_there(&self, name: &str) -> bool {
+        !self.0.loss.is_some_and(|loss| DEVICES[loss.device] == name && self.0.has_lost(loss.device))
+    }
+
+    fn reopen(&self, name: &str) -> Option<Arc<dyn Device>> {
+        let device = DEVICES.iter().position(|known| *known == name)?;
+        if self.0.is_killed() || !self.0.has_lost(device) {
+            return None;
+        }
+        self.0.put_back();
+        Some(Arc::new(Watch(Arc::clone(&self.0), device)))
+    }
 }
 
 /// One of the devices. Each request to it is a moment.

@@ -1,14 +1,14 @@
 //! Main made anew: with all that the log has, at a barrier, or without the log. It is another device then, or the set's own.
 
-use super::super::lasting::{bytes, copy, policy};
+use super::super::lasting::{bytes, copy, open, policy};
 use super::super::life::{Life, MAIN_BLOCKS, contents};
 use super::super::state::{Images, judge, judge_backup};
 use super::super::watch::{BACKUP, LOG, MAIN, Moment};
-use super::cut::{Cut, cut_off};
+use super::cut::{Cut, cut_off, has_same, is_as_flushed};
 use super::{Three, first_bytes, has_backup, put_together, says, what_it_has};
 use crate::device::Left;
-use holdfast_block::MemoryDevice;
 use holdfast_block::flashlog::{self, At, Error, Flashlog, Lasting, Past, Rebuild, Uuid};
+use holdfast_block::{Device, MemoryDevice};
 use rand::Rng;
 use rand_pcg::Pcg64Mcg;
 use std::sync::Arc;
@@ -28,8 +28,9 @@ fn is_anew(main: &MemoryDevice) -> bool {
 
 /// Until it is a new main, it is the set's own and has all that was flushed, or it is no main at all.
 fn judge_before(life: &Life, moment: &Moment, main: &MemoryDevice, log: &MemoryDevice) -> Result<bool, String> {
-    match Flashlog::open(copy(main), copy(log), &life.options) {
-        Ok((set, _)) => judge(life, moment.progress.flushed, moment.progress.begun, &contents(&set)?).map(|()| true),
+    let (main, log): (Arc<dyn Device>, Arc<dyn Device>) = (copy(main), copy(log));
+    match open(&main, &log, &life.options, false) {
+        Ok(set) => is_as_flushed(life, moment, &set).map(|()| true),
         Err(_) => Ok(false),
     }
 }
@@ -66,7 +67,7 @@ pub(super) fn rebuild(life: &Life, moment: &Moment, images: &Images, rng: &mut P
 }
 
 /// The log comes back, if main is alone; a backup is made, and main anew from both, in its own place.
-pub(super) fn rebuild_lasting(life: &Life, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
+pub(super) fn rebuild_lasting(life: &Life, moment: &Moment, images: &Images, rng: &mut Pcg64Mcg) -> Result<(), String> {
     let before = what_it_has(life, images)?;
     let act = |[main, log, backup]: Three| {
         // Whoever is no main any more is so for being made anew, and then backup and log have everything.
@@ -78,10 +79,8 @@ pub(super) fn rebuild_lasting(life: &Life, images: &Images, rng: &mut Pcg64Mcg) 
     };
     let found = [MAIN, LOG, BACKUP].map(|at| images.left(at));
     let Cut { left: [main, log, backup], what, is_done } = cut_off(found, life, rng, act)?;
-    if let Ok(set) = put_together(life, copy(&main), copy(&log))
-        && bytes(&set).map_err(says(&what))? != before
-    {
-        return Err(format!("{what}: the set is not as it was"));
+    if let Ok(set) = put_together(life, copy(&main), copy(&log)) {
+        has_same(life, moment, images, &before, &set).map_err(says(&what))?;
     }
     if !is_done {
         act([main.clone(), log.clone(), backup.clone()]).map_err(says(&format!("{what}: again")))?;
@@ -90,10 +89,10 @@ pub(super) fn rebuild_lasting(life: &Life, images: &Images, rng: &mut Pcg64Mcg) 
         return Err(format!("{what}: it is no new main"));
     }
     let (set, _) = Flashlog::open(main, log, &life.options).map_err(says(&what))?;
-    match bytes(&set).map_err(says(&what))? == before {
-        true => Ok(()),
-        false => Err(format!("{what}: main made anew is not as the set was")),
+    if is_done && bytes(&set).map_err(says(&what))? != before {
+        return Err(format!("{what}: main made anew is not as the set was"));
     }
+    has_same(life, moment, images, &before, &set).map_err(says(&format!("{what}: main made anew")))
 }
 
 /// Main made anew as it was at a barrier.
@@ -106,6 +105,8 @@ pub(super) fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mu
     let barriers = match flashlog::barriers(backup, log) {
         Ok(barriers) if !barriers.is_empty() => barriers,
         Ok(_) | Err(Error::Incomplete { .. } | Error::Gap { .. }) => return Ok(false),
+        // It has had a new log since.
+        Err(Error::Replaced { .. }) if life.is_lasting => return Ok(false),
         Err(error) => return Err(format!("no barriers: {error}")),
     };
     let at = At::Barrier(barriers[rng.random_range(0..barriers.len())].number);
@@ -134,6 +135,10 @@ pub(super) fn rebuild_at(life: &Life, moment: &Moment, images: &Images, rng: &mu
             Err(Error::NoBarrier { .. } | Error::TooEarly { .. })
                 if images.is_cached() && (is_as_before || !is_own && !is_anew(&main)) =>
             {
+                if life.is_lasting {
+                    // Backup and log need not have what main alone has.
+                    return Ok(true);
+                }
                 let aside = Arc::new(MemoryDevice::new(MAIN_BLOCKS));
                 flashlog::rebuild(backup, log.clone(), aside.clone(), NAME).map_err(says(&what))?;
                 return match judge_before(life, moment, &aside, &log).map_err(says(&what))? {

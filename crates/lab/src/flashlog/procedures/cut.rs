@@ -1,11 +1,13 @@
-//! A procedure that is cut off: by a power cut, after a device has failed, or after processes that went through it were killed.
+//! A procedure that is cut off: by a power cut, after a device has failed, or lost its power for a moment, or after processes that went through it were killed.
 
-use super::super::life::{Life, contents};
-use super::super::state::{Images, judge};
+use super::super::life::{Life, contents, contents_or_torn};
+use super::super::patient::Patient;
+use super::super::state::{Images, judge, judge_disk};
 use super::super::watch::{DEVICES, Loss, Mishap, Moment, Watched, at_stake};
 use super::super::{KILLS_MOST, random_kills};
 use super::{Three, says};
 use crate::device::{CrashMode, Left};
+use holdfast_block::flashlog::Role;
 use holdfast_block::{BLOCK_SIZE, Device, MemoryDevice};
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -22,7 +24,7 @@ pub(super) struct Cut {
     pub(super) is_done: bool,
 }
 
-/// Does something with devices of which one may fail, or by processes that are killed, the next one doing it again with what the devices have in
+/// Does something with devices of which one may fail, or come back by itself, or by processes that are killed, the next one doing it again with what the devices have in
 /// their caches; and cuts the power anywhere.
 pub(super) fn cut_off(
     devices: [Left; 3],
@@ -36,10 +38,11 @@ pub(super) fn cut_off(
     let (requests, flushes) = (watched.requests(), watched.flushes());
     let used: Vec<usize> = (0..DEVICES.len()).filter(|device| requests[*device] > 0).collect();
     let (mut what, mut is_answered) = (String::new(), true);
-    match rng.random_range(0..3) {
+    match rng.random_range(0..4) {
         0 if !used.is_empty() => {
             let device = used[rng.random_range(0..used.len())];
-            let loss = Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random() };
+            let loss =
+                Loss { device, request: rng.random_range(0..requests[device]), is_begun: rng.random(), returns: None };
             watched = watch(Mishap::Loss(loss))?;
             // It may get along without that device, or not.
             is_answered = act(Watched::devices(&watched)).is_ok() && watched.lost_at().is_none();
@@ -52,6 +55,21 @@ pub(super) fn cut_off(
             watched = watch(Mishap::Kills(&kills))?;
             what = format!("killed after {kills:?} requests, the last one first; ");
             watched.taken_up(|| act(Watched::devices(&watched))).map_err(says(&what))?;
+        }
+        2 if !used.is_empty() => {
+            let device = used[rng.random_range(0..used.len())];
+            // Behind the first one of whoever waits for it, which makes durable what it had in its cache.
+            let request = 1 + rng.random_range(0..requests[device]);
+            let returns = CrashMode::ALL.choose(rng).copied();
+            let loss = Loss { device, request, is_begun: rng.random(), returns };
+            watched = watch(Mishap::Loss(loss))?;
+            let patient = Patient::of(&watched, &life.options);
+            let [main, log, backup] = Watched::devices(&watched);
+            let over = |role, device| patient.over(role, &device).map_err(says("waited for"));
+            let devices = [over(Role::Main, main)?, over(Role::Log, log)?, over(Role::Backup, backup)?];
+            // One that is no main, log or backup for a moment is not recognised then.
+            is_answered = act(devices).is_ok();
+            what = format!("{loss}; ");
         }
         _ => {}
     }
@@ -74,6 +92,30 @@ pub(super) fn cut_off(
     Ok(Cut { left, what: format!("{what}cut off at positions {positions:?}{done}"), is_done })
 }
 
+/// The set has a state that there was, with all that was flushed; if it outlasts its log, it may have been as a disk, main being alone: each block as
+/// it was flushed or later.
+pub(super) fn is_as_flushed(life: &Life, moment: &Moment, set: &dyn Device) -> Result<(), String> {
+    let (flushed, begun) = (moment.progress.flushed, moment.progress.begun.min(life.writes.len()));
+    match life.is_lasting {
+        true => judge_disk(&life.base, &life.writes[..begun], flushed, &contents_or_torn(set)?),
+        false => judge(life, flushed, begun, &contents(set)?),
+    }
+}
+
+/// The same of a set that was opened once more; of one that outlasts its log it is known what it had.
+pub(super) fn is_as_it_was(
+    life: &Life,
+    moment: &Moment,
+    images: &Images,
+    had: Option<&[u8]>,
+    set: &dyn Device,
+) -> Result<(), String> {
+    match had {
+        Some(had) => has_same(life, moment, images, had, set),
+        None => is_as_flushed(life, moment, set),
+    }
+}
+
 /// A set that was opened with what is left has what it had before; a state that there was, with all that was flushed, if some of that was in the
 /// caches of devices that a killed process has left.
 pub(super) fn has_same(
@@ -84,7 +126,7 @@ pub(super) fn has_same(
     set: &dyn Device,
 ) -> Result<(), String> {
     if images.is_cached() {
-        return judge(life, moment.progress.flushed, moment.progress.begun, &contents(set)?);
+        return is_as_flushed(life, moment, set);
     }
     let mut found = vec![0; before.len()];
     set.read(0, &mut [IoSliceMut::new(&mut found)]).map_err(says("it cannot be read"))?;

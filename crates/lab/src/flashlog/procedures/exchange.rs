@@ -2,7 +2,7 @@
 
 use super::super::lasting::{bytes, copy, open};
 use super::super::life::{BLOCKS, Life, MAIN_BLOCKS, Unread, contents_or_torn};
-use super::super::state::{Images, judge};
+use super::super::state::{Images, judge, judge_disk};
 use super::super::watch::{BACKUP, LOG, MAIN, Moment};
 use super::cut::{Cut, cut_off};
 use super::{Three, has_backup, says, what_it_has};
@@ -31,6 +31,13 @@ impl Change {
         let sectors = found.chunks(512).zip(had.chunks(512).zip(changed.chunks(512)));
         let wrong = sectors.filter(|(found, (had, changed))| found != had && found != changed).count();
         if wrong == 0 { Ok(()) } else { Err(format!("{wrong} sectors are not as they were")) }
+    }
+
+    /// The set has each block as it was flushed or later, and the change, a part of it, or not.
+    fn judge_disk(&self, life: &Life, moment: &Moment, set: &dyn Device) -> Result<(), String> {
+        let mut writes = life.writes[..moment.progress.begun.min(life.writes.len())].to_vec();
+        writes.push((self.at, self.content));
+        judge_disk(&life.base, &writes, moment.progress.flushed, &contents_or_torn(set)?)
     }
 
     /// The set is at a state that there was, with what was flushed, with the change, without it, or with a part of it: a write to main alone that was
@@ -100,6 +107,7 @@ pub(super) fn exchange(life: &Life, moment: &Moment, images: &Images, rng: &mut 
     let (main, log): (Arc<dyn Device>, Arc<dyn Device>) = (main, log);
     let set = open(&main, &log, &life.options, is_new).map_err(says(&what))?;
     match &had {
+        Some(_) if images.is_cached() => change.judge_disk(life, moment, &set),
         Some(had) => change.judge_by(had, &set),
         None => change.judge(life, moment, &set),
     }
