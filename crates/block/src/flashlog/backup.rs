@@ -48,8 +48,8 @@ pub struct BackedUp {
     pub doubtful_blocks: u64,
     /// The first of them.
     pub doubtful_first: Option<u64>,
-    /// Blocks of the backup whose checksums were damaged, or could not be read, and were made anew of what is there: if that was damaged, nobody is
-    /// told any more.
+    /// Blocks of the backup whose checksums were damaged, or could not be read, and that were not found to be the same on main: they count as
+    /// damaged.
     pub unchecked_blocks: u64,
     /// The first of them.
     pub unchecked_first: Option<u64>,
@@ -258,7 +258,7 @@ impl Flashlog {
             self.keep_from(&backup);
         }
         if backup.label().state == State::Copying {
-            backup.end_copy()?;
+            self.end_copy(&mut backup)?;
         }
         self.forget_changed(&backup)?;
         if self.is_all_rewritten() {
@@ -271,10 +271,11 @@ impl Flashlog {
         if is_compared {
             self.note_compared()?;
         }
-        let unchecked = backup.unchecked.into_inner();
-        done.unchecked_first = unchecked.values().map(|(first, _)| *first).next();
-        done.unchecked_blocks = unchecked.values().map(|(_, blocks)| blocks).sum();
-        Ok((done, backup.written))
+        let written = std::mem::take(&mut backup.written);
+        let doubtful = self.settle_doubtful(backup);
+        done.unchecked_blocks = doubtful.blocks;
+        done.unchecked_first = (doubtful.blocks > 0).then_some(doubtful.first);
+        Ok((done, written))
     }
 
     /// Everything that was answered up to now is in the log, durably, before this point.
@@ -529,7 +530,7 @@ impl Flashlog {
             return Ok(None);
         }
         let Some(blocks) = staged? else { return Ok(None) };
-        backup.commit(stager, end, &of_log)?;
+        self.commit(backup, stager, end, &of_log)?;
         if pass.regions.is_all() && backup.label().damage != Damage::default() {
             backup.labels.write(|label| label.damage = Damage::default())?;
         }
@@ -626,7 +627,7 @@ impl Flashlog {
             self.heed(written)?;
         }
         let of_log = self.head.lock().labels.label.clone();
-        backup.commit(stager, to, &of_log)
+        self.commit(backup, stager, to, &of_log)
     }
 
     /// The backup has everything before its state's point.

@@ -83,6 +83,11 @@ pub(super) fn zero_sum() -> u64 {
     *SUM.get_or_init(|| crc64(zero_block()))
 }
 
+/// The checksum of what nobody has, or nobody knows to be right: data has it by chance only, and none that one flipped bit is away from zeros.
+pub(super) fn no_sum() -> u64 {
+    !zero_sum()
+}
+
 impl Chunk {
     /// Takes the blocks from `skip_bytes` of a caller's buffers on. The checksums are of what is read of the caller's
     /// bytes, so that damage to the copy is seen.
@@ -126,7 +131,7 @@ impl Chunk {
 
     /// Blocks that nobody has: whoever reads and verifies them finds damage.
     pub(super) fn lost(blocks: usize) -> Chunk {
-        let (bytes, sums) = (AlignedBuf::zeroed(blocks * BLOCK_SIZE), vec![!zero_sum(); blocks]);
+        let (bytes, sums) = (AlignedBuf::zeroed(blocks * BLOCK_SIZE), vec![no_sum(); blocks]);
         Chunk { bytes, sums, zeros: None, memory: Arc::default() }
     }
 

@@ -23,12 +23,17 @@ impl Flashlog {
         Ok(verified)
     }
 
-    /// All of main and a backup was compared. If that was copied while it was forgotten which blocks of main are damaged (`of_forgotten`), these are
+    /// All of main and a backup was compared, but for what is doubtful. If that was copied while it was forgotten which blocks of main are damaged (`of_forgotten`), these are
     /// the same there: nothing more is known of them.
     pub(super) fn note_scrubbed(&self, done: &Scrubbed, of_forgotten: bool) -> Result<(), Error> {
         let backup = bad([&done.waiting, &done.doubtful]);
-        if !of_forgotten {
-            self.stages.lock().knowledge = Knowledge::All;
+        {
+            let mut stages = self.stages.lock();
+            // A doubtful block may be one of them: the backup's would be right then.
+            let may_be_doubtful = done.doubtful.iter().any(|address| *address >= stages.forgotten.first);
+            if !of_forgotten && !may_be_doubtful {
+                stages.knowledge = Knowledge::All;
+            }
         }
         self.note_damage(|damage| damage.backup = backup)?;
         self.note_known_damage()?;
@@ -97,7 +102,7 @@ impl Flashlog {
         self.note_damage(|damage| damage.backup = Bad::default())
     }
 
-    fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
+    pub(super) fn note_damage(&self, change: impl FnOnce(&mut Damage)) -> Result<(), Error> {
         let mut main = self.main_side_at_once();
         // A main that goes on alone has others who write its labels.
         self.check_latch().map_err(|Failure { error, .. }| error)?;

@@ -292,6 +292,15 @@ impl Bad {
         Bad { blocks: self.blocks.min(blocks - self.first), ..self }
     }
 
+    /// Both, where some may be the same: so many there are at least.
+    pub(super) fn at_least(self, other: Bad) -> Bad {
+        match (self.blocks, other.blocks) {
+            (_, 0) => self,
+            (0, _) => other,
+            (some, more) => Bad { blocks: some.max(more), first: self.first.min(other.first) },
+        }
+    }
+
     /// Both.
     pub(super) fn and(self, other: Bad) -> Bad {
         match (self.blocks, other.blocks) {

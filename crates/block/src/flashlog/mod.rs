@@ -46,6 +46,7 @@
 //! | `sums`, `verify`, `scrub`, `scrub_log` | checksums of a backup's blocks; reading it back; comparing main with it, or with the log |
 //! | `kept` | what the log keeps for a backup, read again and made good from main |
 //! | `damage` | what was found damaged, until it is found mended |
+//! | `doubtful` | blocks of a backup whose checksums were damaged |
 //! | `rebuild` | main from backup and log, or from the backup alone |
 //! | `inspect`, `status`, `stray` | what a label says; how a set in use is doing; labels where none should be |
 //! | `lacking` | what the backup does not have, for NBD clients |
@@ -80,6 +81,9 @@ mod dirty;
 mod dirty_tests;
 #[cfg(test)]
 mod discard_tests;
+mod doubtful;
+#[cfg(test)]
+mod doubtful_tests;
 mod enlarge;
 mod error;
 #[cfg(test)]

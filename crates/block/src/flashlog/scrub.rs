@@ -2,16 +2,20 @@
 
 use super::Error;
 use super::at::{Behind, Kept, is_good};
+use super::catch_up::MainSide;
+use super::chunk::no_sum;
 use super::device::{Failure, Flashlog, Side};
-use super::format::{GROUP_BLOCKS, GroupSums, Point};
+use super::format::{GroupSums, Point};
 use super::kept::Looked;
 use super::newest::{Newest, Since};
 use super::ring::Area;
 use super::staging::Backup;
 use super::sums::SumsReader;
+use super::turns::TurnGuard;
 use super::verify::read_each;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation};
 use holdfast_integrity::crc64;
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -28,8 +32,8 @@ pub struct Scrubbed {
     pub waiting: Vec<u64>,
     /// They are damaged on main, and nobody has them as they were. Reading them fails until they are written.
     pub lost: Vec<u64>,
-    /// Their checksums on the backup were damaged, and main has something else than the backup: nobody knows which is right. The backup's
-    /// count as damaged from now on.
+    /// Their checksums on the backup were damaged, now or before, and main has something else than the backup, or cannot be read: nobody knows what is
+    /// right. The backup's count as damaged, and main's stay what they are.
     pub doubtful: Vec<u64>,
     /// They were damaged in the log, where an earlier version of them may have been, and are good again.
     pub log_repaired: Vec<u64>,
@@ -71,14 +75,7 @@ impl Flashlog {
         let backup = Backup::open_of(device, set)?;
         self.check_of_forgotten(&backup)?;
         let end = self.durable_point()?;
-        let behind = {
-            let head = self.head.lock();
-            if head.keep.is_none() {
-                let (device, first) = (backup.labels.device.name().into(), head.labels.label.tail.page);
-                return Err(Error::Gap { device, first, needed: backup.point().page });
-            }
-            Behind::open(&backup, &head.labels, end)?
-        };
+        let behind = self.behind_backup(&backup, end)?;
         backup.check_size(self.blocks)?;
         // Before main gets it: what the log has lost the backup may have.
         let mut looked = Looked::default();
@@ -92,8 +89,7 @@ impl Flashlog {
         }
         looked.add(self.look_at_log(backup.point(), end, Some(&backup))?);
         self.catch_up()?;
-        let (newest, since, done) = (Newest::default(), Since::default(), Scrubbed::of_log(&looked));
-        let mut scrub = Scrub { set: self, backup, behind, newest, since, to: end, done };
+        let mut scrub = Scrub::new(self, backup, behind, end, Scrubbed::of_log(&looked));
         match scrub.all() {
             Ok(()) => {
                 self.note_scrubbed(&scrub.done, scrub.backup.is_of_forgotten())?;
@@ -106,6 +102,16 @@ impl Flashlog {
             Err(Stopped::Other(error)) => Err(error),
             Err(Stopped::Failed(failure)) => Ok(self.heed(Err(failure))?),
         }
+    }
+
+    /// What the log has behind a backup's state, durably up to a point.
+    pub(super) fn behind_backup(&self, backup: &Backup, end: Point) -> Result<Behind, Error> {
+        let head = self.head.lock();
+        if head.keep.is_none() {
+            let (device, first) = (backup.labels.device.name().into(), head.labels.label.tail.page);
+            return Err(Error::Gap { device, first, needed: backup.point().page });
+        }
+        Behind::open(backup, &head.labels, end)
     }
 }
 
@@ -122,7 +128,7 @@ impl<E: Into<Error>> From<E> for Stopped {
     }
 }
 
-struct Scrub<'a> {
+pub(super) struct Scrub<'a> {
     set: &'a Flashlog,
     backup: Backup,
     behind: Behind,
@@ -131,23 +137,60 @@ struct Scrub<'a> {
     /// What it got since this began, up to a point.
     since: Since,
     to: Point,
-    done: Scrubbed,
+    /// Checksums of blocks of a group that had none, and that main has as well.
+    proven: BTreeMap<u64, u64>,
+    pub(super) done: Scrubbed,
 }
 
 pub(super) type Block = [u8; BLOCK_SIZE];
 
-impl Scrub<'_> {
+/// A block as it is while nobody writes to main.
+struct Seen<'a> {
+    _main_side: TurnGuard<'a, MainSide>,
+    /// The newest version that the log has behind the backup's state.
+    in_log: Option<Kept>,
+    is_coming: bool,
+    is_on_the_way: bool,
+    main: Option<Box<Block>>,
+    backup: Option<Box<Block>>,
+}
+
+impl<'a> Scrub<'a> {
+    /// Of a backup, and of the log behind it up to a point.
+    pub(super) fn new(set: &'a Flashlog, backup: Backup, behind: Behind, to: Point, done: Scrubbed) -> Scrub<'a> {
+        let (newest, since, proven) = (Newest::default(), Since::default(), BTreeMap::new());
+        Scrub { set, backup, behind, newest, since, to, proven, done }
+    }
+
     fn all(&mut self) -> Result<(), Stopped> {
         self.newest = self.behind.newest(self.to)?;
         let mut reader = SumsReader::default();
         for group in 0..self.backup.groups() {
-            let sums = reader.read(&self.backup, group)?;
-            self.group(group, sums.as_deref())?;
+            let sums = reader.read_or_none(&self.backup, group)?;
+            self.group(group, &sums)?;
         }
         Ok(self.backup.flush()?)
     }
 
-    fn group(&mut self, group: u64, sums: Option<&GroupSums>) -> Result<(), Stopped> {
+    /// Of these groups only the blocks that have no checksum, and nothing on main.
+    pub(super) fn doubtful(&mut self, groups: impl Iterator<Item = u64>) -> Result<(), Error> {
+        self.newest = self.behind.newest(self.to)?;
+        let mut reader = SumsReader::default();
+        for group in groups {
+            let sums = reader.read_or_none(&self.backup, group)?;
+            let (first, count) = self.backup.group_blocks(group);
+            for (address, sum) in (first..first + count).zip(sums.iter()) {
+                if *sum == no_sum() {
+                    let seen = self.see(address)?;
+                    self.doubt(address, &seen);
+                }
+            }
+            self.write_proven()?;
+        }
+        Ok(self.backup.flush()?)
+    }
+
+    fn group(&mut self, group: u64, sums: &GroupSums) -> Result<(), Stopped> {
         let (first, count) = self.backup.group_blocks(group);
         let read = |device: &dyn Device| {
             let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
@@ -156,24 +199,21 @@ impl Scrub<'_> {
             blocks.iter().zip(could).map(|(block, could)| could.then(|| crc64(block))).collect::<Vec<Option<u64>>>()
         };
         let (on_main, on_backup) = (read(&*self.set.main), read(&*self.backup.labels.device));
-        let doubtful = self.done.doubtful.len();
         for (at, address) in (0..).zip(first..first + count) {
-            let sum = sums.map(|sums| sums[at]);
-            let expected = self.in_log(address).map(|kept| kept.sum).or(sum);
-            if sum.is_none() || on_backup[at] != sum || on_main[at] != expected || self.set.is_known_bad(address) {
+            let sum = sums[at];
+            let expected = self.in_log(address).map_or(sum, |kept| kept.sum);
+            if on_backup[at] != Some(sum) || on_main[at] != Some(expected) || self.set.is_known_bad(address) {
                 self.judge(address, sum)?;
             }
             self.done.blocks += 1;
         }
-        if sums.is_none() {
-            let mut anew = self.backup.sums_anew(group)?;
-            for address in &self.done.doubtful[doubtful..] {
-                let sum = &mut anew[(address % GROUP_BLOCKS) as usize];
-                *sum = !*sum;
-            }
-            self.backup.write_sums(&(first..).zip(anew.iter().copied()).take(count as usize).collect())?;
-        }
-        Ok(())
+        Ok(self.write_proven()?)
+    }
+
+    /// Where the checksums of the group are damaged, all others have none from then on.
+    fn write_proven(&mut self) -> Result<(), crate::Error> {
+        let proven = std::mem::take(&mut self.proven);
+        self.backup.write_sums(&proven)
     }
 
     /// The newest version of a block that the log has behind the backup's state.
@@ -181,8 +221,7 @@ impl Scrub<'_> {
         self.since.get(address).or_else(|| self.newest.get(address))
     }
 
-    /// Looks at one block again while nobody writes to main, and makes it good.
-    fn judge(&mut self, address: u64, sum: Option<u64>) -> Result<(), Stopped> {
+    fn see(&mut self, address: u64) -> Result<Seen<'a>, Error> {
         let set = self.set;
         let _main_side = set.main_side_at_once();
         // A main that goes on alone has newer blocks than the log.
@@ -197,14 +236,33 @@ impl Scrub<'_> {
         let in_log = self.in_log(address);
         let main = read_block(&*set.main, address);
         let backup = read_block(&*self.backup.labels.device, address);
-        let Some(sum) = sum else {
-            if in_log.is_none() && !is_coming && main != backup {
-                self.done.doubtful.push(address);
+        Ok(Seen { _main_side, in_log, is_coming, is_on_the_way, main, backup })
+    }
+
+    /// A block of which the backup has no checksum, and gets one only if main has the same. What is newer than the backup proves nothing, nor does
+    /// what main is known not to have as it was.
+    fn doubt(&mut self, address: u64, seen: &Seen<'_>) {
+        match &seen.backup {
+            _ if seen.in_log.is_some() || seen.is_coming => self.done.waiting.push(address),
+            Some(block) if seen.main == seen.backup && !self.set.is_known_bad(address) => {
+                self.proven.insert(address, crc64(&block[..]));
             }
-            return Ok(());
-        };
-        if !has_sum(&backup, sum) {
-            match mended(&backup, sum).or_else(|| main.clone().filter(|block| crc64(&block[..]) == sum)) {
+            _ => self.done.doubtful.push(address),
+        }
+    }
+
+    /// Looks at one block again while nobody writes to main, and makes it good.
+    fn judge(&mut self, address: u64, sum: u64) -> Result<(), Stopped> {
+        let (set, seen) = (self.set, self.see(address)?);
+        let Seen { in_log, is_coming, is_on_the_way, ref main, ref backup, .. } = seen;
+        if sum == no_sum() {
+            self.doubt(address, &seen);
+            if in_log.is_none() {
+                // There is nothing else that main could be compared with.
+                return Ok(());
+            }
+        } else if !has_sum(backup, sum) {
+            match mended(backup, sum).or_else(|| main.clone().filter(|block| crc64(&block[..]) == sum)) {
                 Some(block) => {
                     let aligned = AlignedBuf::copy_of(&*block);
                     self.backup.labels.device.write(address, &[IoSlice::new(&aligned)])?;
@@ -216,20 +274,20 @@ impl Scrub<'_> {
             }
         }
         let expected = in_log.map_or(sum, |kept| kept.sum);
-        if is_on_the_way && !has_sum(&main, expected) {
+        if is_on_the_way && !has_sum(main, expected) {
             // A power cut may take what comes.
             set.stages.lock().rewrite_untold(address);
         }
         if is_coming {
             return Ok(());
         }
-        if has_sum(&main, expected) {
+        if has_sum(main, expected) {
             set.stages.lock().known_bad.remove(&address);
             return Ok(());
         }
         let from_log = || in_log.and_then(|kept| mended(&self.read_log(kept), expected));
-        let from_backup = || mended(&backup, expected);
-        match mended(&main, expected).or_else(from_log).or_else(from_backup) {
+        let from_backup = || mended(backup, expected);
+        match mended(main, expected).or_else(from_log).or_else(from_backup) {
             Some(block) => {
                 let aligned = AlignedBuf::copy_of(&*block);
                 let written = set.main.write(address, &[IoSlice::new(&aligned)]).and_then(|()| set.main.flush());

@@ -250,7 +250,7 @@ impl Run {
 }
 
 impl Backup {
-    /// Stages the blocks of checksums that what is staged changes.
+    /// Stages the blocks of checksums that what is staged changes, like others: a power cut leaves all of them or none.
     pub(super) fn stage_sums(&mut self, stager: &mut Stager) -> Result<(), Error> {
         stager.finish_page(&self.rings)?;
         // Each ends where the next one begins; there is always a first.

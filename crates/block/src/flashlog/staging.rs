@@ -6,6 +6,7 @@
 
 use super::Error;
 use super::at::Kept;
+use super::doubtful::Doubtful;
 use super::format::{
     AREA_UNIT_BLOCKS, Areas, GROUP_BLOCKS, LABEL_AREA_BLOCKS, Label, Page, Point, Role, Staging, State, Uuid,
     pages_most, sums_area_blocks,
@@ -17,7 +18,6 @@ use super::sparse::Zeros;
 use super::staged::{StagedPages, Stager};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, Write};
 use holdfast_integrity::{FlipsMax, correct_flips, crc64};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ pub(super) struct Backup {
     unwritten_sums: BTreeMap<u64, u64>,
     /// Groups of blocks that were written to since it was opened.
     pub(super) written: BTreeSet<u64>,
-    /// Groups whose checksums were made anew of what is there: the first such block, and how many.
-    pub(super) unchecked: Mutex<BTreeMap<u64, (u64, u64)>>,
+    /// Blocks that have no checksum, as theirs were damaged.
+    pub(super) doubtful: Doubtful,
 }
 
 /// Finishes what a backup was in the middle of, so that it can be read: the set's device as it was at one moment. Writes only then.
@@ -144,8 +144,8 @@ impl Backup {
 
     pub(super) fn labelled(labels: Labelled) -> Backup {
         let rings = Rings { device: Arc::clone(&labels.device), areas: labels.label.areas };
-        let (unwritten_sums, written, unchecked) = (BTreeMap::new(), BTreeSet::new(), Mutex::default());
-        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums, written, unchecked }
+        let (unwritten_sums, written, doubtful) = (BTreeMap::new(), BTreeSet::new(), Doubtful::default());
+        Backup { rings, labels, zeros: Zeros::default(), unwritten_sums, written, doubtful }
     }
 
     /// That it is of a set of this size.
@@ -236,7 +236,6 @@ impl Backup {
         self.rings.device.flush()
     }
 
-    /// Checksums may be made of blocks, so the zeros come first.
     fn write_rest(&mut self) -> Result<(), crate::Error> {
         self.zeros.end(&*self.rings.device)?;
         let sums = std::mem::take(&mut self.unwritten_sums);
@@ -281,10 +280,8 @@ impl Backup {
         Ok(())
     }
 
-    /// Makes what is staged the next state, which is at a point of the log with this label.
-    pub(super) fn commit(&mut self, mut stager: Stager, to: Point, log: &Label) -> Result<(), Error> {
-        // The blocks of checksums are staged like others: a power cut leaves all of them or none.
-        self.stage_sums(&mut stager)?;
+    /// Makes what is staged, with its checksums, the next state, which is at a point of the log with this label.
+    pub(super) fn commit(&mut self, stager: Stager, to: Point, log: &Label) -> Result<(), Error> {
         let (pages, sum) = stager.finish(&self.rings)?;
         self.flush()?;
         self.labels.write(|label| {

@@ -134,7 +134,7 @@ impl Flashlog {
             return Ok(());
         }
         if self.goes_with_log(backup) && backup.label().state == State::Copying {
-            backup.end_copy()?;
+            self.end_copy(backup)?;
         }
         let Label { state, backup: name, sequence, applied: from, staging, .. } = backup.label().clone();
         let mut head = self.head.lock();

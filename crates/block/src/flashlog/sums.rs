@@ -2,7 +2,8 @@
 
 use super::Error;
 use super::at::is_good;
-use super::format::{GROUP_BLOCKS, GroupSums, Label, State, sums};
+use super::chunk::no_sum;
+use super::format::{GROUP_BLOCKS, GroupSums, Label, sums};
 use super::newest::Newest;
 use super::ring::{Area, read_those_that_can_be};
 use super::staging::Backup;
@@ -39,6 +40,16 @@ impl SumsReader {
         let Some((first, bytes)) = &self.window else { return Ok(None) };
         let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
         Ok(sums::decode(&blocks[(group - first) as usize], backup.sums_block(group)))
+    }
+
+    /// The same; if they are damaged, or cannot be read, no block has one.
+    pub(super) fn read_or_none(&mut self, backup: &Backup, group: u64) -> Result<Box<GroupSums>, crate::Error> {
+        let (_, count) = backup.group_blocks(group);
+        Ok(self.read(backup, group)?.unwrap_or_else(|| {
+            let mut none = Box::new([0; GROUP_BLOCKS as usize]);
+            none[..count as usize].fill(no_sum());
+            none
+        }))
     }
 }
 
@@ -108,7 +119,7 @@ impl Backup {
 
     /// The block of checksums of a group, with what is to be changed in it: addresses of the group, in order, and their new checksums.
     pub(super) fn changed_group(
-        &self,
+        &mut self,
         reader: &mut SumsReader,
         changes: &[(u64, u64)],
     ) -> Result<(u64, [u8; BLOCK_SIZE]), crate::Error> {
@@ -116,52 +127,17 @@ impl Backup {
         let (first, count) = self.group_blocks(number);
         let mut sums = match changes.len() as u64 == count {
             true => Box::new([0; GROUP_BLOCKS as usize]),
-            false => match reader.read(self, number)? {
-                Some(sums) => sums,
-                None => {
-                    let sums = self.sums_anew(number)?;
-                    self.note_unchecked(number, changes);
-                    sums
-                }
-            },
+            false => reader.read_or_none(self, number)?,
         };
         for (address, sum) in changes {
             sums[(address - first) as usize] = *sum;
         }
+        self.doubtful.see(number, first, &sums[..count as usize]);
         Ok((self.sums_block(number), sums::encode(self.sums_block(number), &sums)))
     }
 
-    /// What is on the backup of a group counts from now on, but for these blocks, though nobody knows whether it is damaged. In a copy it comes anew.
-    fn note_unchecked(&self, group: u64, changes: &[(u64, u64)]) {
-        let (first, count) = self.group_blocks(group);
-        let is_left = |address: &u64| changes.binary_search_by_key(address, |(address, _)| *address).is_err();
-        if self.label().state != State::Copying
-            && let Some(left) = (first..first + count).find(is_left)
-        {
-            self.unchecked.lock().insert(group, (left, count - changes.len() as u64));
-        }
-    }
-
-    /// The checksums of a group, of what its blocks have. Nothing else is known of them where those that were there are damaged, or, in a
-    /// copy, not there yet.
-    pub(super) fn sums_anew(&self, group: u64) -> Result<Box<GroupSums>, crate::Error> {
-        let (first, count) = self.group_blocks(group);
-        if self.label().state != State::Copying {
-            let (device, block) = (self.labels.device.name(), self.sums_block(group));
-            tracing::warn!(device, block, "damaged checksums of a backup are made anew from its blocks");
-        }
-        let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
-        self.labels.device.read(first, &mut [IoSliceMut::new(&mut bytes)])?;
-        let (blocks, _none) = bytes.as_chunks::<BLOCK_SIZE>();
-        let mut sums = Box::new([0; GROUP_BLOCKS as usize]);
-        for (sum, block) in sums.iter_mut().zip(blocks) {
-            *sum = crc64(block);
-        }
-        Ok(sums)
-    }
-
     /// Writes blocks of checksums to their place.
-    pub(super) fn write_sums(&self, changes: &BTreeMap<u64, u64>) -> Result<(), crate::Error> {
+    pub(super) fn write_sums(&mut self, changes: &BTreeMap<u64, u64>) -> Result<(), crate::Error> {
         let all: Vec<(u64, u64)> = changes.iter().map(|(address, sum)| (*address, *sum)).collect();
         let groups: Vec<&[(u64, u64)]> = all.chunk_by(|a, b| a.0 / GROUP_BLOCKS == b.0 / GROUP_BLOCKS).collect();
         let mut reader = SumsReader::default();

@@ -61,7 +61,7 @@ pub(crate) struct BackupReport {
     doubtful_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     doubtful_first_block: Option<u64>,
-    /// Their checksums on the backup were damaged, and were made anew of what is there, which nobody has verified.
+    /// Their checksums on the backup were damaged, and main was not found to have the same: they count as damaged there.
     #[serde(default)]
     unchecked_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,8 +156,9 @@ impl Report for BackupReport {
         });
         let unchecked = self.unchecked_first_block.map_or(String::new(), |first| {
             format!(
-                "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and were made anew of what it has there, \
-                 which nobody has verified; a backup elsewhere (--to OTHER) is copied whole.\n",
+                "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and main has something else, or could not be \
+                 compared. Nobody knows which is right: main stays what it is, and the backup's count as damaged until they are written anew, or a \
+                 scrub finds main to have the same; a backup elsewhere (--to OTHER) is copied whole.\n",
                 size::show(self.unchecked_bytes)
             )
         });

@@ -87,7 +87,9 @@ impl Report for ScrubReport {
             }
         };
         words += &self.lost.words(lost);
-        words += &self.doubtful.words("DOUBTFUL, as main and backup differ and the checksums are damaged");
+        words += &self
+            .doubtful
+            .words("DOUBTFUL, as the backup's checksums were damaged and main has something else, or cannot be read");
         words += &self.log_repaired.words("Made good in the log");
         words += &self.log_damaged.words("Damaged in the log, for states to go back to");
         if self.good {
