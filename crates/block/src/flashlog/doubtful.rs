@@ -6,7 +6,7 @@ use super::Error;
 use super::chunk::no_sum;
 use super::damage::bad;
 use super::device::Flashlog;
-use super::format::{Bad, Damage, Label, Point};
+use super::format::{Bad, Damage, Label, Point, Staging, State};
 use super::scrub::{Scrub, Scrubbed};
 use super::staged::Stager;
 use super::staging::Backup;
@@ -36,7 +36,7 @@ impl Doubtful {
         }
     }
 
-    fn all(&self) -> Bad {
+    pub(super) fn all(&self) -> Bad {
         self.groups.values().fold(Bad::default(), |all, of_group| all.and(*of_group))
     }
 }
@@ -66,7 +66,7 @@ impl Flashlog {
             backup.doubtful.see(group, first, &sums[..count as usize]);
         }
         self.note_doubtful(backup)?;
-        Ok(backup.end_copy()?)
+        Ok(backup.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))?)
     }
 
     /// Main's label tells of them before they are in a state of the backup: cut off behind that, nobody would.

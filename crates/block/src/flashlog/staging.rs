@@ -242,12 +242,6 @@ impl Backup {
         self.write_sums(&sums)
     }
 
-    /// What was copied is its state.
-    pub(super) fn end_copy(&mut self) -> Result<(), crate::Error> {
-        self.flush()?;
-        self.labels.write(|label| (label.state, label.staging) = (State::Open, Staging::default()))
-    }
-
     /// Stages verified blocks with their addresses and checksums.
     pub(super) fn stage(&self, stager: &mut Stager, blocks: &[(u64, u64)], bytes: &[u8]) -> Result<(), crate::Error> {
         let position = stager.position + blocks.len() as u64;
