@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_that_is_done_tells_what_of_it_nobody_has_verified() {
+    fn a_backup_that_is_done_tells_what_of_it_is_doubtful() {
         let mut report = BackupReport {
             set: "set".into(),
             backup: "disk".into(),
@@ -359,6 +359,7 @@ mod tests {
             words.contains("DOUBTFUL: 1.99 MiB, first block 510 of the set") && words.contains("--to OTHER"),
             "{words}"
         );
+        assert!(words.contains("main has something else, or could not be compared"), "{words}");
         assert!(report.is_good());
     }
 }

@@ -134,6 +134,7 @@ mod tests {
         let done = Scrubbed { blocks: 10, lost: vec![3, 4, 9], unverified: 256, ..Scrubbed::default() };
         let report = ScrubReport::of("S".into(), None, &done);
         let words = report.words();
+        assert!(!words.contains("DOUBTFUL"), "{words}");
         assert!(words.contains("40.0 KiB of main were compared with the log"), "{words}");
         assert!(words.contains("NOT VERIFIED") && words.contains("1.00 MiB"), "{words}");
         let lost = "no backup was asked (scrub --backup, or rebuild): 12.0 KiB, first block 3 of the set";
@@ -142,5 +143,8 @@ mod tests {
         assert!(words.contains("neither log nor this backup has it as it was: 12.0 KiB"), "{words}");
         assert!(!report.is_good() && !words.contains("Nothing of that"));
         assert_eq!(runs(&done.lost), [3..5, 9..10]);
+        let doubtful = Scrubbed { doubtful: vec![7], ..Scrubbed::default() };
+        let words = ScrubReport::of("S".into(), Some(Path::new("/b")), &doubtful).words();
+        assert!(words.contains("main has something else, or cannot be read: 4.00 KiB, first block 7"), "{words}");
     }
 }
