@@ -32,6 +32,9 @@ pub(super) struct Marks {
     pub(super) changed: Regions,
     /// What has been written since a log began to be brought up to date.
     pub(super) since: Regions,
+    /// Of what has changed, regions of which it is not known which blocks these are: as they were marked on main when it was opened, or beyond what
+    /// there is room for.
+    pub(super) guessed: Regions,
     /// Where the last new mark ended, and how far it was ahead.
     ahead: (u64, u64),
 }
@@ -103,7 +106,8 @@ impl Alone {
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
-        let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, ahead: (0, 0) });
+        let guessed = if time.is_none() { map.whole() } else { Regions::none(blocks) };
+        let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, guessed, ahead: (0, 0) });
         let (gate, known_bad) = (RwLock::new(false), Mutex::new(known_bad));
         Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, knowledge })
     }
@@ -123,7 +127,9 @@ impl Alone {
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
         let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
         let known_bad = (self.known_bad.lock().clone(), self.knowledge);
-        let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order, known_bad));
+        // The map has not all that is known here.
+        let grown = moved.and_then(|()| Alone::of(labels, None, self.order, known_bad));
+        let grown = grown.map(|grown| Alone { time: self.time, ..grown });
         let grown = grown.map_err(|error| {
             let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
             let is_as_before = marks.labels.label.device_blocks == device_blocks
@@ -224,8 +230,7 @@ impl Alone {
     /// Marks what is about to be written, durably.
     fn mark(&self, first: u64, count: u64) -> Result<(), DeviceError> {
         let mut marks = self.marks.lock();
-        marks.since.mark(first, count);
-        marks.changed.mark(first, count);
+        marks.note_written(first, count);
         if marks.map.has(first, count) {
             return Ok(());
         }
@@ -262,6 +267,22 @@ impl Alone {
 }
 
 impl Marks {
+    fn note_written(&mut self, first: u64, count: u64) {
+        let is_known = self.since.mark(first, count) & self.changed.mark(first, count);
+        if !is_known {
+            self.guessed.mark_regions(first, count);
+        }
+    }
+
+    /// The log may have something else than main of these, of which each block is known or not.
+    pub(super) fn note_behind(&mut self, behind: &Regions, mut is_known: bool) {
+        is_known &= self.changed.add(behind);
+        is_known &= self.since.add(&self.changed);
+        if !is_known {
+            self.guessed = self.changed.whole();
+        }
+    }
+
     /// Says durably that this has changed.
     pub(super) fn note(&mut self, map: Regions, change: impl FnOnce(&mut Label)) -> Result<(), DeviceError> {
         self.labels.write_map(&map, change)?;
@@ -454,5 +475,54 @@ impl Flashlog {
         self.tell_logger();
         *is_alone = self.rescue_to_main().map_err(|failure| failure.error)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use crate::flashlog::create;
+    use crate::flashlog::tests::names;
+
+    #[test]
+    fn what_there_is_no_room_to_know_of_regions_is_guessed() {
+        const BLOCKS: u64 = 1 << 30;
+        let (main, log) = (Arc::new(MemoryDevice::new(1024)), Arc::new(MemoryDevice::new(256 * 12)));
+        create(main.clone(), log, &names(1)).unwrap();
+        let labels = Labelled::read(main, Role::Main).unwrap();
+        let known = (KnownBad::new(), Knowledge::All);
+        let alone = Alone::of(labels, Some(SystemTime::UNIX_EPOCH), Order::default(), known).unwrap();
+        let mut marks = alone.marks.lock();
+        let begin = |marks: &mut Marks| {
+            for map in [&mut marks.changed, &mut marks.since, &mut marks.guessed] {
+                *map = Regions::none(BLOCKS);
+            }
+        };
+        // Whole ones, and some blocks.
+        let at = |number: u64| number << 14;
+        begin(&mut marks);
+        marks.note_written(at(0), at(100));
+        (200..300).for_each(|number| marks.note_written(at(number), 3));
+        assert_eq!(marks.guessed, Regions::none(BLOCKS));
+        let mut behind = marks.changed.clone();
+        marks.note_behind(&behind, true);
+        assert_eq!(marks.guessed, Regions::none(BLOCKS));
+        (300..10_000).for_each(|number| marks.note_written(at(number), 3));
+        let guessed = |marks: &Marks, number: u64| marks.guessed.has(at(number), 1);
+        assert!(guessed(&marks, 9_999) && !guessed(&marks, 10_000) && !guessed(&marks, 200) && !guessed(&marks, 0));
+        begin(&mut marks);
+        let known: Vec<bool> = (300..10_000).map(|number| behind.mark(at(number), 3)).collect();
+        let is_known = !known.contains(&false);
+        marks.note_behind(&behind, is_known);
+        assert!(!is_known && guessed(&marks, 9_999) && !guessed(&marks, 300));
+        // Both together are too many.
+        begin(&mut marks);
+        let mut behind = Regions::none(BLOCKS);
+        assert!((0..2000).all(|number| behind.mark(at(number), 3)));
+        (3000..5000).for_each(|number| marks.note_written(at(number), 3));
+        assert_eq!(marks.guessed, Regions::none(BLOCKS));
+        marks.note_behind(&behind, true);
+        assert!(guessed(&marks, 1999) && !guessed(&marks, 0) && !guessed(&marks, 3000));
     }
 }

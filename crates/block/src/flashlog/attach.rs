@@ -9,7 +9,7 @@ use super::at::Kept;
 use super::chunk::Chunk;
 use super::create::log_blocks_least;
 use super::device::{Flashlog, Options, Order};
-use super::format::{Areas, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
+use super::format::{Areas, Bad, Damage, LABEL_AREA_BLOCKS, Label, PageHead, Point, Regions, Role, State, Uuid};
 use super::kept::Looked;
 use super::labels::Labelled;
 use super::open::{End, Found, Joined};
@@ -48,10 +48,13 @@ pub enum Attached {
         /// tells of them from now on.
         lost_blocks: u64,
     },
-    /// The one that it had, which has no room for what has changed: the next backup copies so many blocks of changed regions.
+    /// The one that it had, which does not get what has changed: the next backup copies so many blocks of changed regions.
     BackWithMap {
         /// Blocks in changed regions.
         blocks: u64,
+        /// Not for lack of room: it is forgotten which blocks of main are damaged, and in some regions which ones main has written alone, so that what
+        /// it has there may be older than what the backup has. That is not written over then.
+        may_be_older: bool,
     },
 }
 
@@ -77,8 +80,8 @@ struct Joining {
     unread: Ranges,
     /// What is behind its end cannot be read: nobody knows what the backup lacks of what main has.
     is_end_unread: bool,
-    /// Where several blocks of main are lost that only the log tells: the first of them, and regions that it has blocks of.
-    may_cover: Option<(u64, Regions)>,
+    /// If main alone has forgotten which of its blocks are damaged: a block that none of them is in front of, and where they may be.
+    forgotten: Option<(u64, Regions)>,
     /// It has got what main has of one that may be one of these: if it was well again there, an older version.
     covers: bool,
 }
@@ -99,30 +102,32 @@ impl Alone {
         let mut joining = self.begin_joining(log, options)?;
         joining.is_end_unread |= is_end_unread;
         let is_kept = joining.log.label.backup != Uuid::NONE;
-        let mut has_room = is_kept && !joining.is_end_unread;
+        let mut gets_pages = is_kept && !joining.is_end_unread && !joining.may_get_older(self);
         let mut lacking = self.take_since();
         for _ in 0..PASSES_MOST {
-            if !has_room || lacking.marked_blocks() <= REST_BLOCKS {
+            if !gets_pages || lacking.marked_blocks() <= REST_BLOCKS {
                 break;
             }
-            has_room = joining.copy(self, &lacking, options)?;
+            gets_pages = joining.copy(self, &lacking, options)?;
             // What is written anew of them meanwhile is marked.
-            if has_room && joining.unread.blocks() > REST_BLOCKS {
-                has_room = joining.copy_unread(self, options)?;
+            if gets_pages && joining.unread.blocks() > REST_BLOCKS {
+                gets_pages = joining.copy_unread(self, options)?;
             }
             lacking = self.take_since();
         }
         // From here on main stands still.
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
-        has_room = has_room
+        let may_be_older = joining.may_get_older(self);
+        gets_pages = gets_pages
+            && !may_be_older
             && joining.copy(self, &lacking, options)?
             && joining.copy_unread(self, options)?
             && joining.end_copy(options)?;
-        let (mut attached, map) = match (is_kept, has_room) {
+        let (mut attached, map) = match (is_kept, gets_pages) {
             (true, false) => {
                 let map = joining.map_of_all(self)?;
-                (Attached::BackWithMap { blocks: map.marked_blocks() }, Some(map))
+                (Attached::BackWithMap { blocks: map.marked_blocks(), may_be_older }, Some(map))
             }
             _ => {
                 let (blocks, mended_blocks) = (joining.blocks, joining.looked.mended.len() as u64);
@@ -252,7 +257,7 @@ impl Alone {
     fn begin_joining(&self, log: Arc<dyn Device>, options: &Options) -> Result<Joining, Error> {
         let mut log = Labelled::read(log, Role::Log)?;
         let of_main = self.marks.lock().labels.label.clone();
-        let lost_before = of_main.damage.main;
+        let lost_before = of_main.damage;
         judge(&of_main, &self.main, &log)?;
         // A copy from before, or one that has lost what was flushed, has not got so far.
         let durable = of_main.durable;
@@ -275,21 +280,31 @@ impl Alone {
         }
         // Pages before this one were on main when the last was written. What the log has behind that may not be what main has.
         let on_main = last.as_ref().filter(|head| head.generation > label.rebuilt).map_or(0, |head| head.applied);
-        let mut behind = Regions::none(self.blocks);
+        let (mut behind, mut is_known) = (Regions::none(self.blocks), true);
         let mut scan = probe.scan(&label);
         while scan.at.page < next.page {
             let page = scan.next_there()?;
             for entry in page.entries.iter().filter(|_| page.head.number >= on_main) {
-                behind.mark(entry.first, entry.blocks());
+                is_known &= behind.mark(entry.first, entry.blocks());
             }
         }
         // While main is still in use. What pages are damaged then, the opening says.
         let looked = probe.look_at_kept()?;
         let lost = probe.newest_of(&looked)?;
-        let may_cover = if self.knowledge != Knowledge::All && lost_before.blocks > 1 {
-            Some((lost_before.first, regions_between(&probe.rings, &label, label.tail, next)?.0))
-        } else {
+        let forgotten = if self.knowledge == Knowledge::All {
             None
+        } else {
+            let within = match lost_before {
+                // What the log told of is there, whether it has it well or not.
+                Damage { main: Bad { blocks: 1, first }, log_tells: true, .. } => {
+                    let mut one = Regions::none(self.blocks);
+                    one.mark(first, 1);
+                    one
+                }
+                Damage { log_tells: true, .. } => regions_between(&probe.rings, &label, label.tail, next)?.0,
+                _ => Regions::all(self.blocks),
+            };
+            Some((lost_before.main.first, within))
         };
         let log = Labelled { device: Arc::clone(&probe.rings.device), label };
         log.device.flush()?;
@@ -312,9 +327,8 @@ impl Alone {
             known_bad.extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
             drop(known_bad);
             let highest = marks.labels.label.generation.max(log.label.generation);
-            marks.changed.add(&behind);
+            marks.note_behind(&behind, is_known);
             let map = marks.changed.clone();
-            marks.since.add(&map);
             marks.note(map, |label| label.generation = highest + 1)?;
         }
         let generation = self.marks.lock().labels.label.generation + 1;
@@ -333,13 +347,20 @@ impl Alone {
             noted,
             unread: Ranges::default(),
             is_end_unread: unread.is_some(),
-            may_cover,
+            forgotten,
             covers: false,
         })
     }
 }
 
 impl Joining {
+    /// Whether a block of which nobody knows that main alone has written it may be one of those that are damaged: as a page of the log, what main had
+    /// before would count as the newest version.
+    fn may_get_older(&self, alone: &Alone) -> bool {
+        let guessed = &alone.marks.lock().guessed;
+        self.forgotten.as_ref().is_some_and(|(first, within)| guessed.meets(within, *first))
+    }
+
     /// Copies what is marked from main to the log, but for what main cannot read. Whether there was room.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
         let mut from = 0;
@@ -404,8 +425,8 @@ impl Joining {
                         true => {
                             // It may have been written anew.
                             self.unread.remove(&addresses);
-                            if let Some((first, of_log)) = &self.may_cover {
-                                self.covers |= addresses.clone().any(|at| at >= *first && of_log.has(at, 1));
+                            if let Some((first, within)) = &self.forgotten {
+                                self.covers |= addresses.clone().any(|at| at >= *first && within.has(at, 1));
                             }
                             Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory)
                         }

@@ -60,7 +60,9 @@ impl Flashlog {
         match regions_between(&self.rings, &label, keep, next) {
             Ok((mut regions, damage)) => {
                 damage.iter().for_each(|damage| self.note_damaged_log(damage));
-                changed.iter().for_each(|changed| regions.add(changed));
+                if let Some(changed) = &changed {
+                    regions.add(changed);
+                }
                 let known = Dirty { backup: label.backup, sequence: label.backup_sequence, regions };
                 self.dirty.lock().known = Some(known);
             }

@@ -297,7 +297,7 @@ fn what_has_no_room_in_the_log_is_copied_by_the_next_backup() {
     set.detach_log().unwrap();
     devices.write_some(&set, 20_000, 300);
     let attached = set.attach_log(devices.log.clone()).unwrap();
-    assert_eq!(attached, Attached::BackWithMap { blocks: 300 });
+    assert_eq!(attached, Attached::BackWithMap { blocks: 300, may_be_older: false });
     devices.write_some(&set, 30_000, 20);
     set.flush().unwrap();
     let main = Arc::new(MemoryDevice::new(BLOCKS + 256));

@@ -3,7 +3,7 @@ use super::anew_tests::{LOST, fill, told};
 use super::backup_tests::{BLOCKS, Set, contents};
 use super::lasting_tests::alone;
 use super::lost_tests::{DATA, behind, is_damaged, lose, with_one_forgotten, without_one};
-use super::tests::{Unreadable, block, get, open, options, put, spoil};
+use super::tests::{Unplugged, Unreadable, block, get, open, options, put, spoil};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSliceMut;
@@ -303,8 +303,7 @@ fn no_other_block_that_is_lost_stands_for_one_that_main_alone_has_forgotten() {
             lose(&set.log, 9000);
         }
         let attached = lasting.attach_log(set.log.clone()).unwrap();
-        let lost = 1 + u64::from(is_another_lost);
-        assert!(matches!(attached, Attached::Back { lost_blocks, .. } if lost_blocks == lost), "{what}: {attached:?}");
+        assert!(matches!(attached, Attached::BackWithMap { may_be_older: true, .. }), "{what}: {attached:?}");
         let device = lasting.set().unwrap();
         assert!(get(&*device, 17) == block(18) && device.status().forgets_damage, "{what}");
         assert!(device.backup(set.backup.clone()).is_err() && get(&*set.backup, 17) == block(5017), "{what}");
@@ -322,13 +321,18 @@ fn nor_where_the_label_tells_of_several() {
     device.settle().unwrap();
     assert_eq!(told(&device), Bad { blocks: 2, first: 5 });
     drop(device);
-    write_alone_and_die(&set);
+    let device = without_memory(&set);
+    put(&device, 17, 8017).unwrap();
+    device.flush().unwrap();
+    drop(device);
+    // That is given up.
     let lasting = open_alone(&set);
-    // One is good again in the log, which gets main's older version as of a region that has changed; another one is lost.
+    // One is good again in the log, which gets main's older version as of what was given up; another one is lost.
     spoil(&set.log, at);
     put(&*set.main, last, 1).unwrap();
     lose(&set.log, 9000);
-    lasting.attach_log(set.log.clone()).unwrap();
+    let attached = lasting.attach_log(set.log.clone()).unwrap();
+    assert!(matches!(attached, Attached::Back { .. }), "{attached:?}");
     let device = lasting.set().unwrap();
     assert!(is_damaged(&*device, 5) && is_damaged(&*device, last) && get(&*device, 17) == block(18));
     assert!(device.status().forgets_damage);
@@ -358,4 +362,141 @@ fn several_stay_known_if_main_alone_has_written_nothing_of_what_the_log_has() {
         assert!(is_damaged(&*device, 5) && is_damaged(&*device, 17), "{written:?}");
         assert!(!device.status().forgets_damage && told(&device) == both, "{written:?}: {:?}", told(&device));
     }
+}
+
+/// A set, not in use, of which main has an older version of block 17 than the backup, from whose state on the log has everything. Whether the log
+/// tells of it, too.
+fn with_older_on_main(log_tells: bool) -> Set {
+    let (set, device) = behind(true, true);
+    lose(&set.log, 5017);
+    device.catch_up().unwrap();
+    if !log_tells {
+        // As when it is full, but that it has room for what comes back.
+        assert!(device.forget_held().is_ok());
+        put(&device, 60, 6).unwrap();
+        device.backup(set.backup.clone()).unwrap();
+    }
+    device.settle().unwrap();
+    assert_eq!((told(&device), get(&*set.main, 17), get(&*set.backup, 17)), (LOST, block(18), block(5017)));
+    set
+}
+
+/// Main alone writes these blocks, and is killed.
+fn write_alone_and_die_of(set: &Set, written: &[u64]) {
+    let killed = open_alone(set);
+    written.iter().for_each(|at| put(&killed, *at, 9).unwrap());
+}
+
+#[test]
+fn what_may_be_older_on_main_alone_is_no_newest_version_for_the_log_that_comes_back() {
+    // A crash leaves regions of 16 blocks.
+    for (log_tells, written, may_be_older) in [
+        (true, &[16][..], true),
+        (true, &[3, 40], false),
+        (false, &[16], true),
+        (false, &[300], true),
+        (false, &[3], false),
+    ] {
+        let what = format!("the log tells: {log_tells}, written: {written:?}");
+        let set = with_older_on_main(log_tells);
+        write_alone_and_die_of(&set, written);
+        let lasting = open_alone(&set);
+        let attached = lasting.attach_log(set.log.clone()).unwrap();
+        let is_map = matches!(attached, Attached::BackWithMap { may_be_older: true, .. });
+        assert_eq!(is_map, may_be_older, "{what}: {attached:?}");
+        let device = lasting.set().unwrap();
+        assert_eq!((told(&device), device.status().forgets_damage), (LOST, may_be_older || !log_tells), "{what}");
+        assert!(written.iter().all(|at| get(&*device, *at) == block(9)), "{what}");
+        let before = contents(&*set.backup);
+        let done = device.backup(set.backup.clone());
+        assert!(get(&*set.backup, 17) == block(5017), "{what}: {done:?}");
+        if !may_be_older {
+            assert!(done.is_ok(), "{what}: {done:?}");
+            continue;
+        }
+        assert!(matches!(done, Err(Error::Forgotten { .. })), "{what}: {done:?}");
+        assert!(contents(&*set.backup) == before && device.status().changed_blocks > 0, "{what}");
+        // The backup is not the log's state: what main has written is no damage.
+        let refused = device.scrub(set.backup.clone());
+        assert!(matches!(refused, Err(Error::Gap { .. })), "{what}: {refused:?}");
+        // Whoever takes main there for what it is has said so; the rest of main is held against what the backup has.
+        put(&*set.main, 200, 1).unwrap();
+        device.accept_forgotten();
+        device.backup(set.backup.clone()).unwrap();
+        device.forget_again();
+        assert!(device.status().forgets_damage, "{what}");
+        let (in_backup, repaired) = if written == [16] { (18, vec![200]) } else { (5017, vec![17, 200]) };
+        assert!(get(&*set.backup, 17) == block(in_backup), "{what}");
+        assert_eq!(device.scrub(set.backup.clone()).unwrap().main_repaired, repaired, "{what}");
+        assert!(device.status().damage == Damage::default(), "{what}");
+        assert!(contents(&*set.backup) == contents(&*device), "{what}");
+    }
+}
+
+#[test]
+fn what_main_alone_knows_that_it_has_written_the_log_gets_though_it_is_forgotten_which_are_damaged() {
+    for (is_closed, with_whole) in [(false, false), (false, true), (true, false), (true, true)] {
+        let what = format!("closed: {is_closed}, a whole region: {with_whole}");
+        let set = with_older_on_main(false);
+        let mut lasting = open_alone(&set);
+        (16..20).for_each(|at| {
+            if at != 17 {
+                put(&lasting, at, 9).unwrap()
+            }
+        });
+        (30..if with_whole { 50 } else { 40 }).for_each(|at| put(&lasting, at, 9).unwrap());
+        if is_closed {
+            lasting.close().unwrap();
+            drop(lasting);
+            lasting = open_alone(&set);
+        }
+        let attached = lasting.attach_log(set.log.clone()).unwrap();
+        // Of a whole region that main says has changed, nobody knows in the next process whether all of it has.
+        let (is_map, device) = (matches!(attached, Attached::BackWithMap { .. }), lasting.set().unwrap());
+        assert_eq!(is_map, is_closed && with_whole, "{what}: {attached:?}");
+        assert_eq!(device.backup(set.backup.clone()).is_ok(), !is_map, "{what}");
+        assert!(device.status().forgets_damage && get(&*set.backup, 17) == block(5017), "{what}");
+    }
+}
+
+#[test]
+fn nor_does_a_new_log_get_it_nor_a_log_whose_coming_is_cut_off() {
+    let set = with_older_on_main(true);
+    write_alone_and_die_of(&set, &[16]);
+    let copies = || [&set.main, &set.log].map(|device| Arc::new((**device).clone()));
+    let check = |device: &Flashlog, what: &str| {
+        let backup = Arc::new((*set.backup).clone());
+        let refused = device.backup(backup.clone());
+        assert!(matches!(refused, Err(Error::Forgotten { .. })), "{what}: {refused:?}");
+        assert!(get(&*backup, 17) == block(5017) && device.status().forgets_damage, "{what}");
+    };
+    let alone_on =
+        |main: &Arc<MemoryDevice>| Lasting::open_alone(main.clone(), &options(Mode::Asynchronous), alone(), true);
+    let new = Arc::new(MemoryDevice::new(set.log.blocks()).named("new"));
+    let lasting = alone_on(&copies()[0]).unwrap();
+    lasting.attach_new_log(new, Uuid([80; 16])).unwrap();
+    check(&lasting.set().unwrap(), "a new log");
+    let mut cut_off = 0;
+    for (is_of_main, requests) in [false, true].into_iter().flat_map(|of| (0..100).map(move |requests| (of, requests)))
+    {
+        let what = format!("cut off after {requests} requests, to main: {is_of_main}");
+        let [main, log] = copies();
+        let on = Unplugged::after(if is_of_main { &main } else { &log }, requests);
+        let attached = match is_of_main {
+            false => alone_on(&main).unwrap().attach_log(on),
+            true => Lasting::open_alone(on, &options(Mode::Asynchronous), alone(), true)
+                .and_then(|lasting| lasting.attach_log(log.clone())),
+        };
+        cut_off += u64::from(attached.is_err());
+        match open(&main, &log, Mode::Asynchronous) {
+            Ok((device, _)) => check(&device, &what),
+            Err(Error::Alone { .. }) => {
+                let lasting = alone_on(&main).unwrap();
+                lasting.attach_log(log.clone()).unwrap();
+                check(&lasting.set().unwrap(), &what);
+            }
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    assert!((20..190).contains(&cut_off), "{cut_off}");
 }

@@ -38,6 +38,9 @@ pub(crate) struct AttachReport {
     log_damage: Option<String>,
     /// It had no room for them, or is new: the next backup copies these from main.
     changed_bytes: u64,
+    /// The same, as they may be older on main than on the backup, which is left as it is.
+    #[serde(default)]
+    may_be_older: bool,
     /// It is new, and it is not known what the backup lacks: the next one compares everything.
     compares_all: bool,
 }
@@ -81,6 +84,10 @@ impl Report for AttachReport {
                 }
                 words
             }
+            (_, changed) if self.may_be_older => format!(
+                "Main has its log {log} back, which does not get what changed: up to {} may be older there than on the backup, as it is forgotten which blocks of main are damaged, and which it has written alone. NOT PROTECTED: the backup is left as it is, and holdfast flashlog backup tells what helps.\n",
+                size::show(changed)
+            ),
             (_, changed) => format!(
                 "Main has its log {log} back, which has no room for what changed. NOT PROTECTED before the next backup, which copies {}: make it soon.\n",
                 size::show(changed)
@@ -164,7 +171,7 @@ impl Log {
                 (mended, lost) = (mended_blocks, lost_blocks);
                 (blocks, 0)
             }
-            Attached::BackWithMap { blocks } => (0, blocks),
+            Attached::BackWithMap { blocks, .. } => (0, blocks),
         };
         Ok(AttachReport {
             set: set.status().0.set.to_string(),
@@ -176,6 +183,36 @@ impl Log {
             lost_bytes: sets::bytes(lost),
             log_damage: set.status().0.log_damage.map(|error| error.to_string()),
             changed_bytes: sets::bytes(changed),
+            may_be_older: matches!(attached, Attached::BackWithMap { may_be_older: true, .. }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_why_the_log_does_not_get_what_changed() {
+        let report = |may_be_older| AttachReport {
+            set: "set".into(),
+            log: "stick".into(),
+            new: false,
+            copied_bytes: 0,
+            mended_bytes: 0,
+            lost_bytes: 0,
+            log_damage: None,
+            changed_bytes: 16 * 4096,
+            may_be_older,
+            compares_all: false,
+        };
+        for (may_be_older, why, other) in
+            [(false, "has no room", "may be older"), (true, "may be older", "has no room")]
+        {
+            let report = report(may_be_older);
+            let words = report.words();
+            assert!(words.contains(why) && words.contains("64.0 KiB") && words.contains("NOT PROTECTED"), "{words}");
+            assert!(!words.contains(other) && !report.is_complete(), "{words}");
+        }
     }
 }

@@ -106,13 +106,14 @@ impl Regions {
         Regions { from, to, ..self }
     }
 
-    /// Marks these blocks; if there is no room for the parts of so many regions, what they are in.
-    pub(crate) fn mark(&mut self, first: u64, count: u64) {
-        let end = first + count;
+    /// Marks these blocks; if there is no room for the parts of so many regions, what they are in. Whether there was room.
+    pub(crate) fn mark(&mut self, first: u64, count: u64) -> bool {
+        let (end, mut had_room) = (first + count, true);
         for region in first / self.region_blocks..end.div_ceil(self.region_blocks) {
             let (start, until) = self.range_of(region);
             let is_whole = first <= start && until <= end;
             let is_part = self.parts.contains_key(&region) || (!self.is_marked(region) && self.has_room_for_part());
+            had_room &= is_whole || is_part || self.is_marked(region);
             self.bits[(region / 64) as usize] |= 1 << (region % 64);
             if is_whole {
                 self.parts.remove(&region);
@@ -120,6 +121,7 @@ impl Regions {
                 self.mark_part(region, first.max(start) - start, end.min(until) - start);
             }
         }
+        had_room
     }
 
     /// Marks all of the regions that these blocks are in.
@@ -154,14 +156,35 @@ impl Regions {
         (start, (start + self.region_blocks).min(self.blocks))
     }
 
-    /// Marks what another map of the same device has marked, and takes its end if it is later.
-    pub(crate) fn add(&mut self, other: &Regions) {
-        let mut at = 0;
+    /// Marks what another map of the same device has marked, and takes its end if it is later. Whether there was room for the parts.
+    pub(crate) fn add(&mut self, other: &Regions) -> bool {
+        let (mut at, mut had_room) = (0, true);
         while let Some((first, count)) = other.next_run(at, u64::MAX) {
-            self.mark(first, count);
+            had_room &= self.mark(first, count);
             at = first + count;
         }
         self.to = self.to.max(other.to);
+        had_room
+    }
+
+    /// Those regions that are marked as a whole: of their blocks it may not be known which have changed.
+    pub(crate) fn whole(&self) -> Regions {
+        let mut whole = Regions { parts: BTreeMap::new(), ..self.clone() };
+        for region in self.parts.keys() {
+            whole.bits[(region / 64) as usize] &= !(1 << (region % 64));
+        }
+        whole
+    }
+
+    /// Whether another map of the same device has marked a block from one on that is marked here.
+    pub(crate) fn meets(&self, other: &Regions, mut from: u64) -> bool {
+        while let Some((first, count)) = self.next_run(from, u64::MAX) {
+            match other.next_run(first, u64::MAX) {
+                Some((theirs, _)) if theirs >= first + count => from = theirs,
+                theirs => return theirs.is_some(),
+            }
+        }
+        false
     }
 
     /// The same regions of a device that has become as large as this.
@@ -469,6 +492,23 @@ mod tests {
     }
 
     #[test]
+    fn maps_meet_where_both_have_marked_a_block() {
+        let [mut regions, mut other] = [Regions::none(1000), Regions::none(1000)];
+        assert!(!regions.meets(&other, 0));
+        for (first, count) in [(3, 2), (500, 100), (990, 1)] {
+            regions.mark(first, count);
+        }
+        for at in [2, 5, 499, 600, 999] {
+            other.mark(at, 1);
+            assert!(!regions.meets(&other, 0) && !other.meets(&regions, 0), "{at}");
+        }
+        other.mark(599, 1);
+        assert!(regions.meets(&other, 0) && regions.meets(&other, 599) && other.meets(&regions, 599));
+        assert!(!regions.meets(&other, 600) && !other.meets(&regions, 600));
+        assert_eq!(runs(&regions.whole(), 1 << 40), [(512, 80)]);
+    }
+
+    #[test]
     fn maps_read_back_and_are_small_for_devices_of_any_size() {
         for blocks in [1, 256, 100_000, 1 << 28, (1 << 33) + 77, BLOCKS_MAX] {
             let mut regions = Regions::none(blocks);
@@ -487,9 +527,22 @@ mod tests {
         let blocks = 1 << 30;
         let mut regions = Regions::none(blocks);
         let (size, many) = (regions.region_blocks, regions.bits.len() as u64 * 60);
-        (0..many).for_each(|region| regions.mark(region * size, 1));
+        let had_room = (0..many).map(|region| regions.mark(region * size, 1)).collect::<Vec<bool>>();
         let exact = (0..many).filter(|region| regions.is_exact_at(region * size)).count();
+        assert_eq!(had_room.iter().filter(|had_room| **had_room).count(), exact);
         assert!(exact > 1000 && exact * (regions.part_words() + PART_WORDS) <= PART_WORDS_MOST, "{exact}");
+        let whole = regions.whole();
+        assert!(
+            whole.parts.is_empty()
+                && (0..many).all(|region| whole.is_marked(region) != regions.parts.contains_key(&region))
+        );
+        assert!(!regions.mark(many * size, 1), "there was no room");
+        // Of what is marked in part already, and of what was or is marked as a whole, nothing more is forgotten.
+        let last = many - 1;
+        assert!(regions.mark(1, 1) && regions.mark(last * size, 1) && regions.mark((many + 1) * size, size));
+        let (mut others, mut none) = (Regions::none(blocks), Regions::none(blocks));
+        others.mark((many + 2) * size, 1);
+        assert!(!regions.add(&others) && none.add(&others));
         let bytes = regions.encode(&of(blocks));
         assert!(bytes.len() <= MAP_BLOCKS as usize * BLOCK_BYTES);
         let back = Regions::decode(&bytes, &of(blocks)).unwrap();
