@@ -6,7 +6,7 @@ use super::create::set_blocks;
 use super::damage::bad;
 use super::device::{Failure, Flashlog, Options, Order, Side};
 use super::dirty::Dirty;
-use super::format::{Bad, Decoded, Label, Regions, Role, State};
+use super::format::{Bad, Damage, Decoded, Label, Regions, Role, State};
 use super::labels::{Labelled, empty_labels, newest_of};
 use super::outgrown;
 use super::scrub::{has_sum, read_block};
@@ -32,9 +32,9 @@ pub(super) struct Marks {
     pub(super) changed: Regions,
     /// What has been written since a log began to be brought up to date.
     pub(super) since: Regions,
-    /// Of what has changed, regions of which it is not known which blocks these are: as they were marked on main when it was opened, or beyond what
-    /// there is room for.
-    pub(super) guessed: Regions,
+    /// Of what has changed, those blocks of which it is known that main alone has written them, as far as there is room for that: the others may be
+    /// as they were before.
+    pub(super) own: Regions,
     /// Where the last new mark ended, and how far it was ahead.
     ahead: (u64, u64),
 }
@@ -106,8 +106,9 @@ impl Alone {
         let map = labels.read_map()?.unwrap_or_else(|| Regions::none(blocks));
         let (main, since) = (Arc::clone(&labels.device), Regions::none(blocks));
         let name = format!("flashlog of {} without a log", main.name()).into();
-        let guessed = if time.is_none() { map.whole() } else { Regions::none(blocks) };
-        let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, guessed, ahead: (0, 0) });
+        // As `Marks::told` has it.
+        let own = if labels.label.damage.main.blocks > 0 { map.parts() } else { Regions::none(blocks) };
+        let marks = Mutex::new(Marks { labels, changed: map.clone(), map, since, own, ahead: (0, 0) });
         let (gate, known_bad) = (RwLock::new(false), Mutex::new(known_bad));
         Ok(Alone { name, blocks, main, time, marks, gate, order, known_bad, knowledge })
     }
@@ -125,18 +126,20 @@ impl Alone {
         let marks = self.marks.lock();
         let blocks = set_blocks(device_blocks);
         let mut labels = Labelled { device: Arc::clone(&self.main), label: marks.labels.label.clone() };
-        let moved = labels.move_to_end(blocks, device_blocks, &marks.changed.clone().of_larger(blocks));
+        let (changed, own) = (marks.changed.clone().of_larger(blocks), marks.own.known_of_larger(blocks));
+        // Regions may be larger then, so that whole ones are parts.
+        let map = told(changed, &own, labels.label.damage);
+        let moved = labels.move_to_end(blocks, device_blocks, &map);
         let known_bad = (self.known_bad.lock().clone(), self.knowledge);
-        // The map has not all that is known here.
-        let grown = moved.and_then(|()| Alone::of(labels, None, self.order, known_bad));
-        let grown = grown.map(|grown| Alone { time: self.time, ..grown });
-        let grown = grown.map_err(|error| {
+        let grown = moved.and_then(|()| Alone::of(labels, self.time, self.order, known_bad));
+        let mut grown = grown.map_err(|error| {
             let has_none = || matches!(newest_of(&*self.main, Role::Main, device_blocks), Ok(Decoded::Nothing));
             let is_as_before = marks.labels.label.device_blocks == device_blocks
                 || empty_labels(&*self.main, Label::area(Role::Main, device_blocks)).is_ok()
                 || has_none();
             NotGrown { error, is_as_before }
         })?;
+        grown.marks.get_mut().own = own;
         *gate = true;
         Ok(grown)
     }
@@ -196,13 +199,13 @@ impl Alone {
         set.learn_bad(bad, self.knowledge);
     }
 
-    /// Changes blocks on main, and marks them before.
-    fn change<T>(
+    /// Changes blocks on main, and marks them before. Whether main could.
+    fn change(
         &self,
         first: u64,
         count: u64,
-        change: impl FnOnce() -> Result<T, DeviceError>,
-    ) -> Result<T, DeviceError> {
+        change: impl FnOnce() -> Result<bool, DeviceError>,
+    ) -> Result<bool, DeviceError> {
         let gate = self.gate.read();
         if *gate {
             return Err(DeviceError::Unsuitable {
@@ -215,7 +218,11 @@ impl Alone {
             return self.mark(first, count).map(|()| changed);
         }
         self.mark(first, count)?;
-        change()
+        let is_done = change()?;
+        if is_done {
+            self.marks.lock().own.mark_known(first, count);
+        }
+        Ok(is_done)
     }
 
     /// Whether main could.
@@ -230,7 +237,8 @@ impl Alone {
     /// Marks what is about to be written, durably.
     fn mark(&self, first: u64, count: u64) -> Result<(), DeviceError> {
         let mut marks = self.marks.lock();
-        marks.note_written(first, count);
+        marks.since.mark(first, count);
+        marks.changed.mark(first, count);
         if marks.map.has(first, count) {
             return Ok(());
         }
@@ -258,29 +266,18 @@ impl Alone {
             damage.main = bad([&known_bad]);
             damage.log_tells &= damage.main.blocks > 0;
         }
-        if *gate || marks.map == marks.changed && damage == marks.labels.label.damage {
+        let map = marks.told(damage);
+        if *gate || marks.map == map && damage == marks.labels.label.damage {
             return Ok(());
         }
-        let changed = marks.changed.clone();
-        marks.note(changed, |label| label.damage = damage)
+        marks.note(map, |label| label.damage = damage)
     }
 }
 
 impl Marks {
-    fn note_written(&mut self, first: u64, count: u64) {
-        let is_known = self.since.mark(first, count) & self.changed.mark(first, count);
-        if !is_known {
-            self.guessed.mark_regions(first, count);
-        }
-    }
-
-    /// The log may have something else than main of these, of which each block is known or not.
-    pub(super) fn note_behind(&mut self, behind: &Regions, mut is_known: bool) {
-        is_known &= self.changed.add(behind);
-        is_known &= self.since.add(&self.changed);
-        if !is_known {
-            self.guessed = self.changed.whole();
-        }
+    /// What has changed, as main says it.
+    pub(super) fn told(&self, damage: Damage) -> Regions {
+        told(self.changed.clone(), &self.own, damage)
     }
 
     /// Says durably that this has changed.
@@ -289,6 +286,12 @@ impl Marks {
         self.map = map;
         Ok(())
     }
+}
+
+/// What has changed, as main says it with a label that tells of this damage: whoever opens it has forgotten which blocks these are, and must know what
+/// main alone has written, which is known block by block there; of the rest whole regions.
+fn told(changed: Regions, own: &Regions, damage: Damage) -> Regions {
+    if damage.main.blocks > 0 { changed.with_parts_in(own) } else { changed }
 }
 
 /// Writes a label that says that main is alone from now on, with the map of what the log does not have, that of what the backup lacks, and how
@@ -344,8 +347,9 @@ impl Device for Alone {
         self.change(first, count, || {
             self.main.write(first, bufs)?;
             self.note_well(first, count);
-            Ok(())
+            Ok(true)
         })
+        .map(|_| ())
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -422,9 +426,16 @@ impl Flashlog {
         }
         // What the log has is marked there before it gets it, and what it has not is marked here.
         let (dirty, durable) = (self.dirty(), self.stages.lock().durable.page);
-        go_alone(&mut main.labels, &changed, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
+        let damage = main.labels.label.damage;
+        let until_then = |of: u64| told(changed(of), &Regions::none(of), damage);
+        go_alone(&mut main.labels, &until_then, dirty.as_ref(), durable).map_err(Failure::of(Side::Main))?;
         self.write_all_to_main(&blocks)?;
         main.labels.device.flush().map_err(Failure::of(Side::Main))?;
+        if damage.main.blocks > 0 {
+            // It has them from here on.
+            let map = changed(main.labels.label.blocks);
+            main.labels.write_map(&map, |_| ()).map_err(Failure::of(Side::Main))?;
+        }
         Ok(true)
     }
 
@@ -475,54 +486,5 @@ impl Flashlog {
         self.tell_logger();
         *is_alone = self.rescue_to_main().map_err(|failure| failure.error)?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryDevice;
-    use crate::flashlog::create;
-    use crate::flashlog::tests::names;
-
-    #[test]
-    fn what_there_is_no_room_to_know_of_regions_is_guessed() {
-        const BLOCKS: u64 = 1 << 30;
-        let (main, log) = (Arc::new(MemoryDevice::new(1024)), Arc::new(MemoryDevice::new(256 * 12)));
-        create(main.clone(), log, &names(1)).unwrap();
-        let labels = Labelled::read(main, Role::Main).unwrap();
-        let known = (KnownBad::new(), Knowledge::All);
-        let alone = Alone::of(labels, Some(SystemTime::UNIX_EPOCH), Order::default(), known).unwrap();
-        let mut marks = alone.marks.lock();
-        let begin = |marks: &mut Marks| {
-            for map in [&mut marks.changed, &mut marks.since, &mut marks.guessed] {
-                *map = Regions::none(BLOCKS);
-            }
-        };
-        // Whole ones, and some blocks.
-        let at = |number: u64| number << 14;
-        begin(&mut marks);
-        marks.note_written(at(0), at(100));
-        (200..300).for_each(|number| marks.note_written(at(number), 3));
-        assert_eq!(marks.guessed, Regions::none(BLOCKS));
-        let mut behind = marks.changed.clone();
-        marks.note_behind(&behind, true);
-        assert_eq!(marks.guessed, Regions::none(BLOCKS));
-        (300..10_000).for_each(|number| marks.note_written(at(number), 3));
-        let guessed = |marks: &Marks, number: u64| marks.guessed.has(at(number), 1);
-        assert!(guessed(&marks, 9_999) && !guessed(&marks, 10_000) && !guessed(&marks, 200) && !guessed(&marks, 0));
-        begin(&mut marks);
-        let known: Vec<bool> = (300..10_000).map(|number| behind.mark(at(number), 3)).collect();
-        let is_known = !known.contains(&false);
-        marks.note_behind(&behind, is_known);
-        assert!(!is_known && guessed(&marks, 9_999) && !guessed(&marks, 300));
-        // Both together are too many.
-        begin(&mut marks);
-        let mut behind = Regions::none(BLOCKS);
-        assert!((0..2000).all(|number| behind.mark(at(number), 3)));
-        (3000..5000).for_each(|number| marks.note_written(at(number), 3));
-        assert_eq!(marks.guessed, Regions::none(BLOCKS));
-        marks.note_behind(&behind, true);
-        assert!(guessed(&marks, 1999) && !guessed(&marks, 0) && !guessed(&marks, 3000));
     }
 }

@@ -82,6 +82,8 @@ struct Joining {
     is_end_unread: bool,
     /// If main alone has forgotten which of its blocks are damaged: a block that none of them is in front of, and where they may be.
     forgotten: Option<(u64, Regions)>,
+    /// It would have got a version of one that may be one of these of which nobody knows that main alone has written it.
+    may_be_older: bool,
     /// It has got what main has of one that may be one of these: if it was well again there, an older version.
     covers: bool,
 }
@@ -102,7 +104,7 @@ impl Alone {
         let mut joining = self.begin_joining(log, options)?;
         joining.is_end_unread |= is_end_unread;
         let is_kept = joining.log.label.backup != Uuid::NONE;
-        let mut gets_pages = is_kept && !joining.is_end_unread && !joining.may_get_older(self);
+        let mut gets_pages = is_kept && !joining.is_end_unread;
         let mut lacking = self.take_since();
         for _ in 0..PASSES_MOST {
             if !gets_pages || lacking.marked_blocks() <= REST_BLOCKS {
@@ -118,15 +120,13 @@ impl Alone {
         // From here on main stands still.
         let mut gate = self.gate.write();
         lacking.add(&self.take_since_closed());
-        let may_be_older = joining.may_get_older(self);
         gets_pages = gets_pages
-            && !may_be_older
             && joining.copy(self, &lacking, options)?
             && joining.copy_unread(self, options)?
             && joining.end_copy(options)?;
         let (mut attached, map) = match (is_kept, gets_pages) {
             (true, false) => {
-                let map = joining.map_of_all(self)?;
+                let (map, may_be_older) = (joining.map_of_all(self)?, joining.may_be_older);
                 (Attached::BackWithMap { blocks: map.marked_blocks(), may_be_older }, Some(map))
             }
             _ => {
@@ -231,7 +231,7 @@ impl Alone {
             let newest = Labelled::read(Arc::clone(&main), Role::Main);
             marks.labels = newest.unwrap_or_else(|_| Labelled { device: main, label: marks.labels.label.clone() });
             // Of regions that were said to have changed as a whole it says less now, so that others of their blocks are marked again.
-            let map = marks.changed.clone();
+            let map = marks.told(marks.labels.label.damage);
             marks.note(map, |label| {
                 (label.state, label.left, label.log) = (State::Alone, before.left, before.log);
                 label.durable = before.durable;
@@ -280,12 +280,12 @@ impl Alone {
         }
         // Pages before this one were on main when the last was written. What the log has behind that may not be what main has.
         let on_main = last.as_ref().filter(|head| head.generation > label.rebuilt).map_or(0, |head| head.applied);
-        let (mut behind, mut is_known) = (Regions::none(self.blocks), true);
+        let mut behind = Regions::none(self.blocks);
         let mut scan = probe.scan(&label);
         while scan.at.page < next.page {
             let page = scan.next_there()?;
             for entry in page.entries.iter().filter(|_| page.head.number >= on_main) {
-                is_known &= behind.mark(entry.first, entry.blocks());
+                behind.mark(entry.first, entry.blocks());
             }
         }
         // While main is still in use. What pages are damaged then, the opening says.
@@ -301,7 +301,10 @@ impl Alone {
                     one.mark(first, 1);
                     one
                 }
-                Damage { log_tells: true, .. } => regions_between(&probe.rings, &label, label.tail, next)?.0,
+                // If its coming was cut off, it may have begun anew, and tells nothing.
+                Damage { log_tells: true, .. } if !label.has_map => {
+                    regions_between(&probe.rings, &label, label.tail, next)?.0
+                }
                 _ => Regions::all(self.blocks),
             };
             Some((lost_before.main.first, within))
@@ -327,8 +330,10 @@ impl Alone {
             known_bad.extend(lost.iter().filter(is_older).map(|kept| (kept.address, (kept.sum, 0))));
             drop(known_bad);
             let highest = marks.labels.label.generation.max(log.label.generation);
-            marks.note_behind(&behind, is_known);
-            let map = marks.changed.clone();
+            marks.changed.add(&behind);
+            let changed = marks.changed.clone();
+            marks.since.add(&changed);
+            let map = marks.told(lost_before);
             marks.note(map, |label| label.generation = highest + 1)?;
         }
         let generation = self.marks.lock().labels.label.generation + 1;
@@ -348,21 +353,33 @@ impl Alone {
             unread: Ranges::default(),
             is_end_unread: unread.is_some(),
             forgotten,
+            may_be_older: false,
             covers: false,
         })
     }
 }
 
 impl Joining {
-    /// Whether a block of which nobody knows that main alone has written it may be one of those that are damaged: as a page of the log, what main had
-    /// before would count as the newest version.
-    fn may_get_older(&self, alone: &Alone) -> bool {
-        let guessed = &alone.marks.lock().guessed;
-        self.forgotten.as_ref().is_some_and(|(first, within)| guessed.meets(within, *first))
+    /// Whether a block of these, of which nobody knows that main alone has written it, may be one of those that are damaged: as a page of the log,
+    /// what main had before would count as the newest version.
+    fn may_get_older(&self, alone: &Alone, regions: &Regions) -> bool {
+        let Some((first, within)) = &self.forgotten else { return false };
+        let (own, mut at) = (alone.marks.lock().own.clone(), *first);
+        while let Some((run, count)) = regions.next_run(at, u64::MAX) {
+            at = run + count;
+            if (run..at).any(|block| within.has_block(block) && !own.has_block(block)) {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Copies what is marked from main to the log, but for what main cannot read. Whether there was room.
+    /// Copies what is marked from main to the log, but for what main cannot read. Whether there was room, and nothing that may be older.
     fn copy(&mut self, alone: &Alone, regions: &Regions, options: &Options) -> Result<bool, Error> {
+        self.may_be_older |= self.may_get_older(alone, regions);
+        if self.may_be_older {
+            return Ok(false);
+        }
         let mut from = 0;
         if options.order == Order::AttachSkipsBlock {
             from = regions.next_run(0, 1).map_or(0, |(first, count)| first + count);
@@ -426,7 +443,7 @@ impl Joining {
                             // It may have been written anew.
                             self.unread.remove(&addresses);
                             if let Some((first, within)) = &self.forgotten {
-                                self.covers |= addresses.clone().any(|at| at >= *first && within.has(at, 1));
+                                self.covers |= addresses.clone().any(|at| at >= *first && within.has_block(at));
                             }
                             Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory)
                         }

@@ -117,6 +117,8 @@ mod outgrown;
 mod over;
 #[cfg(test)]
 mod over_tests;
+#[cfg(test)]
+mod own_tests;
 mod past;
 #[cfg(test)]
 mod past_tests;

@@ -41,6 +41,9 @@ pub(crate) struct AttachReport {
     /// The same, as they may be older on main than on the backup, which is left as it is.
     #[serde(default)]
     may_be_older: bool,
+    /// It is forgotten which blocks of main are damaged: that backup may be refused.
+    #[serde(default)]
+    forgets_damage: bool,
     /// It is new, and it is not known what the backup lacks: the next one compares everything.
     compares_all: bool,
 }
@@ -55,14 +58,18 @@ impl AttachReport {
 impl Report for AttachReport {
     fn words(&self) -> String {
         let log = quoting::name(&self.log);
+        let soon = match self.forgets_damage {
+            true => "without --accept-loss it may be refused, as it is forgotten which blocks of main are damaged",
+            false => "make it soon",
+        };
         match (self.new, self.changed_bytes) {
             (true, _) if self.compares_all => {
                 format!(
-                    "Main has the new log {log}. NOT PROTECTED before the next backup, which compares everything: make it soon.\n"
+                    "Main has the new log {log}. NOT PROTECTED before the next backup, which compares everything: {soon}.\n"
                 )
             }
             (true, changed) => format!(
-                "Main has the new log {log}. NOT PROTECTED before the next backup, which copies of {} what is otherwise: make it soon.\n",
+                "Main has the new log {log}. NOT PROTECTED before the next backup, which copies of {} what is otherwise: {soon}.\n",
                 size::show(changed)
             ),
             (_, 0) => {
@@ -89,7 +96,7 @@ impl Report for AttachReport {
                 size::show(changed)
             ),
             (_, changed) => format!(
-                "Main has its log {log} back, which has no room for what changed. NOT PROTECTED before the next backup, which copies {}: make it soon.\n",
+                "Main has its log {log} back, which has no room for what changed. NOT PROTECTED before the next backup, which copies {}: {soon}.\n",
                 size::show(changed)
             ),
         }
@@ -183,6 +190,7 @@ impl Log {
             lost_bytes: sets::bytes(lost),
             log_damage: set.status().0.log_damage.map(|error| error.to_string()),
             changed_bytes: sets::bytes(changed),
+            forgets_damage: set.status().0.forgets_damage,
             may_be_older: matches!(attached, Attached::BackWithMap { may_be_older: true, .. }),
         })
     }
@@ -204,15 +212,23 @@ mod tests {
             log_damage: None,
             changed_bytes: 16 * 4096,
             may_be_older,
+            forgets_damage: false,
             compares_all: false,
         };
         for (may_be_older, why, other) in
             [(false, "has no room", "may be older"), (true, "may be older", "has no room")]
         {
-            let report = report(may_be_older);
+            let mut report = report(may_be_older);
             let words = report.words();
             assert!(words.contains(why) && words.contains("64.0 KiB") && words.contains("NOT PROTECTED"), "{words}");
             assert!(!words.contains(other) && !report.is_complete(), "{words}");
+            // Nor that a backup is to be made soon which is refused.
+            report.forgets_damage = true;
+            let all = [(false, false), (true, false), (true, true)].map(|(new, compares_all)| {
+                (report.new, report.compares_all) = (new, compares_all);
+                report.words()
+            });
+            assert!(all.iter().all(|words| words.contains("forgotten") && !words.contains("soon")), "{all:?}");
         }
     }
 }

@@ -106,22 +106,31 @@ impl Regions {
         Regions { from, to, ..self }
     }
 
-    /// Marks these blocks; if there is no room for the parts of so many regions, what they are in. Whether there was room.
-    pub(crate) fn mark(&mut self, first: u64, count: u64) -> bool {
-        let (end, mut had_room) = (first + count, true);
+    /// Marks these blocks; if there is no room for the parts of so many regions, what they are in.
+    pub(crate) fn mark(&mut self, first: u64, count: u64) {
+        self.mark_as(first, count, true);
+    }
+
+    /// Marks of these blocks those that there is room to know one by one, and no others.
+    pub(crate) fn mark_known(&mut self, first: u64, count: u64) {
+        self.mark_as(first, count, false);
+    }
+
+    fn mark_as(&mut self, first: u64, count: u64, or_region: bool) {
+        let end = first + count;
         for region in first / self.region_blocks..end.div_ceil(self.region_blocks) {
             let (start, until) = self.range_of(region);
             let is_whole = first <= start && until <= end;
             let is_part = self.parts.contains_key(&region) || (!self.is_marked(region) && self.has_room_for_part());
-            had_room &= is_whole || is_part || self.is_marked(region);
-            self.bits[(region / 64) as usize] |= 1 << (region % 64);
+            if is_whole || is_part || or_region {
+                self.bits[(region / 64) as usize] |= 1 << (region % 64);
+            }
             if is_whole {
                 self.parts.remove(&region);
             } else if is_part {
                 self.mark_part(region, first.max(start) - start, end.min(until) - start);
             }
         }
-        had_room
     }
 
     /// Marks all of the regions that these blocks are in.
@@ -156,35 +165,39 @@ impl Regions {
         (start, (start + self.region_blocks).min(self.blocks))
     }
 
-    /// Marks what another map of the same device has marked, and takes its end if it is later. Whether there was room for the parts.
-    pub(crate) fn add(&mut self, other: &Regions) -> bool {
-        let (mut at, mut had_room) = (0, true);
+    /// Marks what another map of the same device has marked, and takes its end if it is later.
+    pub(crate) fn add(&mut self, other: &Regions) {
+        self.add_as(other, true);
+        self.to = self.to.max(other.to);
+    }
+
+    fn add_as(&mut self, other: &Regions, or_region: bool) {
+        let mut at = 0;
         while let Some((first, count)) = other.next_run(at, u64::MAX) {
-            had_room &= self.mark(first, count);
+            self.mark_as(first, count, or_region);
             at = first + count;
         }
-        self.to = self.to.max(other.to);
-        had_room
     }
 
-    /// Those regions that are marked as a whole: of their blocks it may not be known which have changed.
-    pub(crate) fn whole(&self) -> Regions {
-        let mut whole = Regions { parts: BTreeMap::new(), ..self.clone() };
+    /// Of what is marked, what is known block by block: not whole regions, which may be so for lack of room.
+    pub(crate) fn parts(&self) -> Regions {
+        let mut known = Regions { bits: vec![0; self.bits.len()], ..self.clone() };
         for region in self.parts.keys() {
-            whole.bits[(region / 64) as usize] &= !(1 << (region % 64));
+            known.bits[(region / 64) as usize] |= 1 << (region % 64);
         }
-        whole
+        known
     }
 
-    /// Whether another map of the same device has marked a block from one on that is marked here.
-    pub(crate) fn meets(&self, other: &Regions, mut from: u64) -> bool {
-        while let Some((first, count)) = self.next_run(from, u64::MAX) {
-            match other.next_run(first, u64::MAX) {
-                Some((theirs, _)) if theirs >= first + count => from = theirs,
-                theirs => return theirs.is_some(),
-            }
-        }
-        false
+    /// The same, but whole regions where not all that is marked of them is in another map of the same device.
+    pub(crate) fn with_parts_in(mut self, other: &Regions) -> Regions {
+        let is_like_it = self.region_blocks == other.region_blocks;
+        self.parts.retain(|region, part| is_like_it && other.has_part(*region, part));
+        self
+    }
+
+    fn has_part(&self, region: u64, part: &[u64]) -> bool {
+        let has_all = |own: &[u64]| part.iter().zip(own).all(|(theirs, own)| theirs & !own == 0);
+        self.is_marked(region) && self.parts.get(&region).is_none_or(|own| has_all(own))
     }
 
     /// The same regions of a device that has become as large as this.
@@ -197,8 +210,25 @@ impl Regions {
         larger
     }
 
+    /// Of what is marked, what there is room to know block by block for a device that has become as large as this.
+    pub(crate) fn known_of_larger(&self, blocks: u64) -> Regions {
+        let mut larger = Self::none(blocks);
+        larger.add_as(self, false);
+        larger
+    }
+
     fn is_marked(&self, region: u64) -> bool {
         self.bits[(region / 64) as usize] & (1 << (region % 64)) != 0
+    }
+
+    /// Whether this block is marked. Of one behind the end nothing is.
+    pub(crate) fn has_block(&self, at: u64) -> bool {
+        let region = at / self.region_blocks;
+        let has = |part: &[u64]| {
+            let at = at % self.region_blocks;
+            part[(at / 64) as usize] & 1 << (at % 64) != 0
+        };
+        at < self.blocks && self.is_marked(region) && self.parts.get(&region).is_none_or(|part| has(part))
     }
 
     /// Whether all of these blocks are marked.
@@ -492,20 +522,24 @@ mod tests {
     }
 
     #[test]
-    fn maps_meet_where_both_have_marked_a_block() {
-        let [mut regions, mut other] = [Regions::none(1000), Regions::none(1000)];
-        assert!(!regions.meets(&other, 0));
+    fn what_is_known_block_by_block_is_told_from_whole_regions() {
+        let [mut regions, mut own] = [Regions::none(1000), Regions::none(1000)];
         for (first, count) in [(3, 2), (500, 100), (990, 1)] {
             regions.mark(first, count);
         }
-        for at in [2, 5, 499, 600, 999] {
-            other.mark(at, 1);
-            assert!(!regions.meets(&other, 0) && !other.meets(&regions, 0), "{at}");
+        assert_eq!(runs(&regions.parts(), 1 << 40), [(3, 2), (500, 12), (592, 8), (990, 1)]);
+        own.mark(0, 16);
+        own.mark(501, 99);
+        let told = regions.clone().with_parts_in(&own);
+        assert_eq!(runs(&told, 1 << 40), [(3, 2), (496, 104), (976, 16)]);
+        assert_eq!(regions.clone().with_parts_in(&Regions::none(1000)).parts(), Regions::none(1000));
+        for at in [0, 2, 3, 4, 5, 499, 500, 511, 512, 599, 600, 990, 991, 999, 1000, 5000] {
+            assert_eq!(regions.has_block(at), at < 1000 && regions.has(at, 1), "{at}");
         }
-        other.mark(599, 1);
-        assert!(regions.meets(&other, 0) && regions.meets(&other, 599) && other.meets(&regions, 599));
-        assert!(!regions.meets(&other, 600) && !other.meets(&regions, 600));
-        assert_eq!(runs(&regions.whole(), 1 << 40), [(512, 80)]);
+        // In a map of larger regions the whole ones are parts.
+        let of_larger = own.known_of_larger(1 << 23);
+        assert!(of_larger.region_blocks == 32 && of_larger == own.of_larger(1 << 23).about(0, 0));
+        assert_eq!(runs(&of_larger.parts(), 1 << 40), [(0, 16), (501, 11), (576, 24)]);
     }
 
     #[test]
@@ -527,22 +561,20 @@ mod tests {
         let blocks = 1 << 30;
         let mut regions = Regions::none(blocks);
         let (size, many) = (regions.region_blocks, regions.bits.len() as u64 * 60);
-        let had_room = (0..many).map(|region| regions.mark(region * size, 1)).collect::<Vec<bool>>();
+        let mut own = regions.clone();
+        for region in 0..many {
+            regions.mark(region * size, 1);
+            own.mark_known(region * size, 1);
+        }
         let exact = (0..many).filter(|region| regions.is_exact_at(region * size)).count();
-        assert_eq!(had_room.iter().filter(|had_room| **had_room).count(), exact);
         assert!(exact > 1000 && exact * (regions.part_words() + PART_WORDS) <= PART_WORDS_MOST, "{exact}");
-        let whole = regions.whole();
-        assert!(
-            whole.parts.is_empty()
-                && (0..many).all(|region| whole.is_marked(region) != regions.parts.contains_key(&region))
-        );
-        assert!(!regions.mark(many * size, 1), "there was no room");
-        // Of what is marked in part already, and of what was or is marked as a whole, nothing more is forgotten.
-        let last = many - 1;
-        assert!(regions.mark(1, 1) && regions.mark(last * size, 1) && regions.mark((many + 1) * size, size));
-        let (mut others, mut none) = (Regions::none(blocks), Regions::none(blocks));
-        others.mark((many + 2) * size, 1);
-        assert!(!regions.add(&others) && none.add(&others));
+        // Whole ones, and more of those that are known.
+        for known in [&mut regions, &mut own] {
+            known.mark_known(1, 1);
+            known.mark_known(many * size, size);
+        }
+        assert!(own.marked_blocks() == exact as u64 + 1 + size && own.known_of_larger(blocks) == own);
+        assert!(own.parts() == regions.parts() && !own.has_block((many - 1) * size) && own.has_block(1));
         let bytes = regions.encode(&of(blocks));
         assert!(bytes.len() <= MAP_BLOCKS as usize * BLOCK_BYTES);
         let back = Regions::decode(&bytes, &of(blocks)).unwrap();
