@@ -248,9 +248,9 @@ pub(crate) fn run(
     let done = bring_up_to_date(flashlog, device.clone(), &mut |done, total| {
         tell(Copied { done_bytes: sets::bytes(done), total_bytes: sets::bytes(total), replaces: None });
     });
+    // What is given up is so for this backup.
+    flashlog.forget_again();
     let done = done.map_err(|error| {
-        // What is given up is so for this backup.
-        flashlog.forget_again();
         if let Some(failed) = error.of_device() {
             heed(failed);
         }

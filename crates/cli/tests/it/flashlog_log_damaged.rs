@@ -133,6 +133,38 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
 }
 
 #[test]
+fn what_is_given_up_for_one_backup_is_not_for_the_next() {
+    let rig = set();
+    let server = Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
+    let mut client = server.client();
+    client.write(1 << 20, &bytes(1, 1 << 20));
+    client.try_flush().unwrap();
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
+    drop(client);
+    server.kill();
+    lose(&rig, &bytes(1, 1 << 20), 4096);
+    // Main alone that is killed knows of regions only that it has written there.
+    let serve_alone = || Server::start(&rig, &["--main", "main", "--without-log", "--accept-loss", "--mode", "async"]);
+    let set_with_log = Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
+    rig.run(["flashlog", "detach", "--accept-loss"]).exits(0);
+    set_with_log.stop();
+    let alone = serve_alone();
+    let mut client = alone.client();
+    client.write((1 << 20) + 4096, &bytes(2, 4096));
+    drop(client);
+    alone.kill();
+    let server = serve_alone();
+    let attached = rig.run(["flashlog", "attach", "--log", "log"]).exits(3).out;
+    assert!(attached.contains("may be older there than on the backup"), "{attached}");
+    rig.run(["flashlog", "backup", "--to", "backup"]).exits(1).says("--accept-loss");
+    rig.run(["flashlog", "backup", "--to", "backup", "--accept-loss"]).exits(0);
+    let status = rig.run(["flashlog", "status", "--json"]).exits(3).json();
+    let problem = status["sets"][0]["problem"].as_str().unwrap();
+    assert!(problem.contains("which these are is forgotten"), "{problem}");
+    server.stop();
+}
+
+#[test]
 fn devices_of_a_set_that_is_not_served_tell_what_is_to_be_seen_to() {
     let rig = set();
     let status = || rig.run(["flashlog", "status", "main", "log"]);
