@@ -460,7 +460,7 @@ impl Flashlog {
         let known_bad = {
             let stages = self.stages.lock();
             labels.label.damage.log_tells &= !stages.is_untold;
-            (stages.known_bad.clone(), stages.knowledge)
+            (stages.known_bad.clone(), stages.knowledge.passed_on())
         };
         Some(Alone::of(labels, Some((self.options.now)()), self.options.order, known_bad).map_err(Error::from))
     }

@@ -52,7 +52,7 @@ impl Flashlog {
     fn tell_bad(&self, set: &Flashlog) {
         let (bad, rewritten, knowledge) = {
             let stages = self.stages.lock();
-            (stages.known_bad.clone(), stages.rewritten.clone(), stages.knowledge)
+            (stages.known_bad.clone(), stages.rewritten.clone(), stages.knowledge.passed_on())
         };
         {
             let mut stages = set.stages.lock();

@@ -75,6 +75,13 @@ pub(super) enum Knowledge {
     All,
 }
 
+impl Knowledge {
+    /// For what goes on with main in place of this set, where nobody was asked.
+    pub(super) fn passed_on(self) -> Knowledge {
+        if self == Knowledge::Accepted { Knowledge::Forgotten } else { self }
+    }
+}
+
 // Two thirds of a node are used.
 const _: () = assert!(size_of::<(u64, Version)>() as u64 * 3 / 2 <= INDEX_ENTRY_BYTES);
 

@@ -504,3 +504,29 @@ pub(super) fn gets_nothing_older_however_it_comes(set: &Set) {
     }
     assert!((20..190).contains(&cut_off), "{cut_off}");
 }
+
+#[test]
+fn what_was_accepted_for_a_backup_is_not_when_the_log_has_gone_and_come_back_meanwhile() {
+    let set = with_older_on_main(false);
+    let lasting = Lasting::of(set.reopen(), alone());
+    lasting.set().unwrap().accept_forgotten();
+    lasting.detach_log().unwrap();
+    assert!(lasting.status().0.forgets_damage);
+    lasting.attach_log(set.log.clone()).unwrap();
+    assert!(lasting.status().0.forgets_damage);
+    // Or it was put back without main having been alone.
+    let stick = Unplugged::after(&set.log, i64::MAX);
+    drop(lasting);
+    let options = Options { memory_blocks: 0, ..options(Mode::Asynchronous) };
+    let (device, _) = Flashlog::open(set.main.clone(), stick.clone(), &options).unwrap();
+    let lasting = Lasting::of(device, alone());
+    lasting.set().unwrap().accept_forgotten();
+    // Which main has not.
+    put(&lasting, 70, 7).unwrap();
+    lasting.flush().unwrap();
+    stick.left.store(0, Ordering::Relaxed);
+    put(&lasting, 71, 7).unwrap();
+    assert!(lasting.flush().is_err());
+    lasting.attach_log(set.log.clone()).unwrap();
+    assert!(lasting.status().0.forgets_damage);
+}
