@@ -214,7 +214,11 @@ pub(crate) fn explain(error: Error) -> Failure {
             "its device has no room for more, but with the log it makes main anew; make another: --to OTHER, or give it up: --force --size SIZE"
         }
         Error::Busy { .. } => "try again when that is done",
-        Error::TooSmall { .. } => "use a larger device",
+        Error::TooSmall { least, .. } => {
+            let least = bytes(*least);
+            return Failure::new(words)
+                .hint(format!("use a larger device; of a file, say a larger size: --size {least}, or more"));
+        }
         Error::Damaged { .. } | Error::MissingPages { .. } => {
             "if it is the log: rebuild --drop-later goes on with what is in front of it; so does catch-up --drop-later without a backup, if it is the log's end that cannot be read; serve --without-log with main as it is"
         }
@@ -254,6 +258,13 @@ mod tests {
         let (of_main, of_log) = (advised(Role::Main), advised(Role::Log));
         assert!(of_main.contains("rebuild --force") && of_main.contains("--to OTHER"), "{of_main}");
         assert!(of_log.contains("--without-log") && of_log.contains("attach --new"), "{of_log}");
+    }
+
+    #[test]
+    fn what_is_too_small_may_be_as_large_as_is_advised() {
+        let too_small = Error::TooSmall { device: "main".into(), role: Role::Main, blocks: 100, least: 512 };
+        let hint = explain(too_small).hint.unwrap_or_default();
+        assert!(hint.contains("larger device") && hint.contains("--size 2097152"), "{hint}");
     }
 
     #[test]
