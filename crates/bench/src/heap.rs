@@ -40,6 +40,31 @@ pub struct Peak {
     pub blocks: u64,
 }
 
+/// While it is there, it is counted: also what panics ends it.
+struct Counting;
+
+impl Counting {
+    fn begin() -> Counting {
+        IS_COUNTING.store(true, Ordering::Relaxed);
+        Counting
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        IS_COUNTING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The same of what does not count, with what was so before.
+struct Apart(bool);
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        IS_APART.set(self.0);
+    }
+}
+
 /// Does something, and gives what it took of memory at most. For one thread at a time: blocks of metadata are those of the process.
 pub fn peak_of<R>(what: impl FnOnce() -> R) -> (R, Peak) {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,9 +73,9 @@ pub fn peak_of<R>(what: impl FnOnce() -> R) -> (R, Peak) {
         number.store(value, Ordering::Relaxed);
     }
     BLOCKS_THEN.store(before, Ordering::Relaxed);
-    IS_COUNTING.store(true, Ordering::Relaxed);
+    let counting = Counting::begin();
     let result = what();
-    IS_COUNTING.store(false, Ordering::Relaxed);
+    drop(counting);
     let blocks = BLOCKS_THEN.load(Ordering::Relaxed).saturating_sub(before);
     (result, Peak { heap_bytes: HEAP_THEN.load(Ordering::Relaxed), blocks })
 }
@@ -62,10 +87,8 @@ pub fn only_from_here() {
 
 /// Does something whose memory does not count: that of a device, which is in memory for the measurement only.
 pub fn apart<R>(what: impl FnOnce() -> R) -> R {
-    let before = IS_APART.replace(true);
-    let result = what();
-    IS_APART.set(before);
-    result
+    let _before = Apart(IS_APART.replace(true));
+    what()
 }
 
 /// So many bytes more, or fewer.
@@ -119,5 +142,18 @@ unsafe impl GlobalAlloc for Heap {
         count(-size(layout.size()));
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn what_panics_is_not_counted_on_nor_apart() {
+        assert!(catch_unwind(|| peak_of(|| apart(|| panic!("planted")))).is_err());
+        let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!IS_COUNTING.load(Ordering::Relaxed) && !IS_APART.get());
     }
 }
