@@ -414,14 +414,16 @@ fn a_device_that_has_lost_its_power_alone_is_another_one_from_then_on() {
     recorder.cut(CrashMode::AllDropped, &mut Pcg64Mcg::seed_from_u64(0)).unwrap();
     assert_eq!(get(&recorder, 0, 2), [block(1), block(0)].concat());
     put(&recorder, 2, &block(4));
+    recorder.flush().unwrap();
     let images = recorder.crash_images();
     let all = |position| {
         let image = images.image(position, CrashMode::AllApplied, &mut Pcg64Mcg::seed_from_u64(0));
         image.snapshot()[..3 * BLOCK_SIZE].to_vec()
     };
-    // What it has lost no flush brings back, nor another cut.
+    // What it has lost no flush brings back.
     assert!(all(before) == [block(2), block(3), block(0)].concat());
     assert!(all(before + 1) == [block(1), block(0), block(0)].concat());
     assert!(all(before + 2) == [block(1), block(0), block(4)].concat());
+    assert!(all(before + 3) == [block(1), block(0), block(4)].concat());
     assert_eq!((images.at_stake(before), images.at_stake(before + 1), images.at_stake(before + 2)), (2, 0, 1));
 }
