@@ -7,8 +7,8 @@ use super::format::{Decoded, Label, Role, State, Uuid};
 use super::labels::{Labelled, look, next_that_counts, remove_labels, remove_others};
 use super::outgrown::read_behind;
 use super::ring::is_of_read;
-use crate::{AlignedBuf, BLOCK_SIZE, Device};
-use std::io::IoSlice;
+use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError};
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// What a device has where it ended before it became larger.
@@ -63,21 +63,95 @@ fn zero(main: &dyn Device, blocks: impl Iterator<Item = u64>) -> Result<(), crat
     if is_some { main.flush() } else { Ok(()) }
 }
 
+/// What a device is, and may have been.
+struct Found {
+    /// Of the label that gives it up.
+    sequence: u64,
+    before: Before,
+    is_main: bool,
+    is_log: bool,
+}
+
+impl Found {
+    fn on(main: &dyn Device, of_sets: &[u64]) -> Result<Found, Error> {
+        let sequence = next_that_counts(main, Role::Main).map_err(|cause| match is_of_read(&cause) {
+            true => Error::LabelUnread { device: main.name().into(), role: Role::Main, cause },
+            false => cause.into(),
+        })?;
+        let is_valid = |found: Decoded| matches!(found, Decoded::Valid(_));
+        let before = Before::of(main, of_sets)?;
+        let is_main = is_valid(look(main, Role::Main, main.blocks())?.0) || !before.labels.is_empty();
+        // Of a main these are data, and need not be readable.
+        let is_log = look(main, Role::Log, main.blocks()).is_ok_and(|(found, _)| is_valid(found));
+        Ok(Found { sequence, before, is_main, is_log })
+    }
+}
+
+/// A device as it will be when it has this size: smaller, or with zeros behind what it has. It is looked at only.
+struct AsLarge<'a> {
+    below: &'a dyn Device,
+    blocks: u64,
+}
+
+impl AsLarge<'_> {
+    fn refuse(&self) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsuitable { device: self.name().into(), reason: "it has not this size yet" })
+    }
+}
+
+impl Device for AsLarge<'_> {
+    fn name(&self) -> &str {
+        self.below.name()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
+        let length_bytes = bufs.iter().map(|buf| buf.len()).sum();
+        let mut bytes = AlignedBuf::zeroed(length_bytes);
+        let there_bytes = (self.below.blocks().saturating_sub(first) as usize * BLOCK_SIZE).min(length_bytes);
+        if there_bytes > 0 {
+            self.below.read(first, &mut [IoSliceMut::new(&mut bytes[..there_bytes])])?;
+        }
+        let mut rest = &bytes[..];
+        for buf in bufs {
+            let (now, later) = rest.split_at(buf.len());
+            buf.copy_from_slice(now);
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, _first: u64, _bufs: &[IoSlice<'_>]) -> Result<(), DeviceError> {
+        self.refuse()
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.refuse()
+    }
+
+    fn discard(&self, _first: u64, _count: u64) -> Result<(), DeviceError> {
+        self.refuse()
+    }
+}
+
+/// That a device can be [given up](give_up) when it has this size. Nothing is written.
+///
+/// # Errors
+/// As there, before anything is written.
+pub(super) fn check_as_large(main: &dyn Device, blocks: u64, of_sets: &[u64]) -> Result<(), Error> {
+    Found::on(&AsLarge { below: main, blocks }, of_sets).map(drop)
+}
+
 /// Takes a device out of whatever it was, durably. It may have been a main of a set of one of these sizes and have become larger since. What it is
 /// to be is said with the label that is [written](Labelled::write) next, when that is so.
 ///
 /// # Errors
 /// What a main says that it is cannot be read, or it has no place for another label: nothing is written then. Otherwise as of the device.
 pub(super) fn give_up(main: Arc<dyn Device>, of_sets: &[u64], label: &Label) -> Result<Labelled, Error> {
-    let sequence = next_that_counts(&*main, Role::Main).map_err(|cause| match is_of_read(&cause) {
-        true => Error::LabelUnread { device: main.name().into(), role: Role::Main, cause },
-        false => cause.into(),
-    })?;
-    let is_valid = |found: Decoded| matches!(found, Decoded::Valid(_));
-    let mut before = Before::of(&*main, of_sets)?;
-    let is_main = is_valid(look(&*main, Role::Main, main.blocks())?.0) || !before.labels.is_empty();
-    // Of a main these are data, and need not be readable.
-    let is_log = look(&*main, Role::Log, main.blocks()).is_ok_and(|(found, _)| is_valid(found));
+    let Found { sequence, mut before, is_main, is_log } = Found::on(&*main, of_sets)?;
     let remove_log = || if is_log { remove_labels(&*main, Role::Log, main.blocks()) } else { Ok(()) };
     if !is_main {
         remove_log()?;

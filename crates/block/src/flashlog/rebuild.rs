@@ -3,7 +3,7 @@
 use super::Error;
 use super::at::{At, Barrier, Behind, Survey};
 use super::format::{Areas, Decoded, LABEL_AREA_BLOCKS, Label, Point, Role, State, Uuid};
-use super::given_up::give_up;
+use super::given_up::{check_as_large, give_up};
 use super::has_outgrown_labels;
 use super::labels::{Labelled, newest};
 use super::sparse::Zeros;
@@ -240,6 +240,7 @@ fn plan(
     }
     let base = Base::of(backup)?;
     let of_sets = [set_blocks, of.blocks];
+    check_end(main, blocks, &of_sets)?;
     check_base(&base, main, &of_sets, how.accept_damage, &|damaged| not_replaced(damaged, &behind, point))?;
     Ok(Plan { base, of, log, behind, end, point, barrier, dropped, of_sets })
 }
@@ -256,6 +257,7 @@ fn plan_without_log(
     let set_blocks = backup.label().blocks;
     check_room(main, blocks, set_blocks)?;
     let base = Base::of(backup)?;
+    check_end(main, blocks, &[set_blocks])?;
     check_base(&base, main, &[set_blocks], accept_damage, &|damaged| Ok(ranges(damaged)))?;
     Ok(base)
 }
@@ -267,6 +269,11 @@ fn check_room(main: &Arc<dyn Device>, blocks: u64, set_blocks: u64) -> Result<()
         return Err(Error::TooSmall { device: main.name().into(), role: Role::Main, blocks, least });
     }
     Ok(())
+}
+
+/// That a main which is to have another size than it has can have labels at its new end. (If it has it, that is looked at before it changes.)
+fn check_end(main: &Arc<dyn Device>, blocks: u64, of_sets: &[u64]) -> Result<(), Error> {
+    if blocks == main.blocks() { Ok(()) } else { check_as_large(&**main, blocks, of_sets) }
 }
 
 /// Before a device that is a main, or was one, gets other contents: that the backup's damage does not end that. Of what is damaged there the old

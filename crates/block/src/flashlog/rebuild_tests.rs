@@ -243,6 +243,34 @@ fn a_main_that_is_to_be_smaller_is_looked_at_and_stays_what_it_is() {
 }
 
 #[test]
+fn a_main_that_is_to_have_another_size_can_have_labels_there() {
+    let (set, device) = Set::new();
+    drop(device);
+    let how = Rebuild { name: Uuid([9; 16]), at: At::Now, drop_later: false, accept_damage: false };
+    let (least, was) = (BLOCKS + 256, BLOCKS + 1256);
+    for with_log in [true, false] {
+        let check = |unread: &[u64], blocks| {
+            let log = with_log.then(|| -> Arc<dyn Device> { set.log.clone() });
+            let main = Arc::new(MemoryDevice::new(was));
+            let failing = Failing::after(0, main.clone(), unread.to_vec(), Torn::None);
+            let checked = check_rebuild(set.backup.clone(), log, Arc::new(failing), blocks, &how);
+            assert!(main.snapshot().iter().all(|byte| *byte == 0));
+            checked
+        };
+        // Where labels are to be, not where they are, or data.
+        for (blocks, at) in [(least, BLOCKS + 7), (was - 1, was - 256), (was + 100, was - 100)] {
+            let what = format!("with its log: {with_log}, {blocks} blocks, block {at}");
+            let refused = check(&[at], blocks);
+            assert!(matches!(refused, Err(Error::LabelUnread { role: Role::Main, .. })), "{what}: {refused:?}");
+            check(&[], blocks).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        for blocks in [least, was + 300] {
+            check(&[9, was - 200], blocks).unwrap();
+        }
+    }
+}
+
+#[test]
 fn of_a_main_that_was_given_up_nothing_is_left_for_which_the_backup_is_read_before() {
     let (set, device) = Set::new();
     drop(device);
