@@ -70,7 +70,7 @@ impl Flashlog {
     }
 
     /// Main's label tells of them before they are in a state of the backup: cut off behind that, nobody would.
-    fn note_doubtful(&self, backup: &mut Backup) -> Result<(), Error> {
+    pub(super) fn note_doubtful(&self, backup: &mut Backup) -> Result<(), Error> {
         let found = backup.doubtful.all();
         if found.blocks == 0 {
             return Ok(());

@@ -10,7 +10,7 @@ use super::append::Head;
 use super::at::verify_join;
 use super::device::{Failure, Flashlog, Side};
 use super::format::{
-    GROUP_BLOCKS, Label, PAGE_ZEROS_MOST, Point, Regions, Staging, State, Uuid, hex, sums, sums_area_blocks,
+    GROUP_BLOCKS, Label, PAGE_ZEROS_MOST, Point, Regions, Staging, State, Uuid, sums, sums_area_blocks,
 };
 use super::labels::Labelled;
 use super::staged::Stager;
@@ -57,7 +57,17 @@ impl Flashlog {
             is_kept,
             "it is enlarged"
         );
-        if is_kept { backup.enlarge(self.blocks) } else { backup.begin_anew(self.blocks) }
+        if is_kept { self.enlarge_state(backup) } else { backup.begin_anew(self.blocks) }
+    }
+
+    /// The same state, with zeros behind it.
+    fn enlarge_state(&self, backup: &mut Backup) -> Result<(), Error> {
+        let mut larger = backup.of_blocks(self.blocks);
+        let staging = backup.stage_enlarged(&mut larger)?;
+        self.note_doubtful(&mut larger)?;
+        larger.labels.write(|label| (label.state, label.staging) = (State::Staged, staging))?;
+        *backup = larger;
+        backup.apply()
     }
 
     /// Whether log and map have what a backup lacks.
@@ -112,22 +122,15 @@ impl Backup {
         Self::labelled(Labelled { device: Arc::clone(&self.labels.device), label })
     }
 
-    /// The same state, with zeros behind it.
-    fn enlarge(&mut self, blocks: u64) -> Result<(), Error> {
-        let mut larger = self.of_blocks(blocks);
+    /// Writes what a larger one needs for the same state with zeros behind it.
+    fn stage_enlarged(&self, larger: &mut Backup) -> Result<Staging, Error> {
         let before = self.label().blocks;
-        self.write_sums_of(&larger)?;
-        let mut stager = Stager::of(&larger);
-        stager.append_zeros(&larger.rings, before, blocks - before)?;
+        self.write_sums_of(larger)?;
+        let mut stager = Stager::of(larger);
+        stager.append_zeros(&larger.rings, before, larger.label().blocks - before)?;
         let (pages, sum) = stager.finish(&larger.rings)?;
         larger.rings.device.flush()?;
-        let to = self.label().applied;
-        larger.labels.write(|label| {
-            label.state = State::Staged;
-            label.staging = Staging { to, pages, sum, copied: 0 };
-        })?;
-        *self = larger;
-        self.apply()
+        Ok(Staging { to: self.label().applied, pages, sum, copied: 0 })
     }
 
     /// No state, until it is copied whole.
@@ -144,18 +147,15 @@ impl Backup {
         Ok(())
     }
 
-    /// Writes the checksums that this one has, and those of zeros behind, where a larger one has them.
-    fn write_sums_of(&self, larger: &Backup) -> Result<(), Error> {
+    /// Writes the checksums that this one has, and those of zeros behind, where a larger one has them. Where they are damaged, there are none.
+    fn write_sums_of(&self, larger: &mut Backup) -> Result<(), Error> {
         let mut reader = SumsReader::default();
         let (groups, blocks) = (self.groups(), self.label().blocks);
         for first in (0..larger.groups()).step_by(RUN_BLOCKS as usize) {
             let mut bytes = Vec::new();
             for group in first..larger.groups().min(first + RUN_BLOCKS) {
                 let mut sums = match group < groups {
-                    true => match reader.read(self, group)? {
-                        Some(sums) => sums,
-                        None => return Err(self.damaged_sums(group)),
-                    },
+                    true => reader.read_or_none(self, group)?,
                     false => Box::new([0; GROUP_BLOCKS as usize]),
                 };
                 let (of_group, count) = larger.group_blocks(group);
@@ -164,19 +164,11 @@ impl Backup {
                         *sum = super::chunk::zero_sum();
                     }
                 }
+                larger.doubtful.see(group, of_group, &sums[..count as usize]);
                 bytes.extend_from_slice(&sums::encode(larger.sums_block(group), &sums));
             }
             larger.rings.device.write(larger.sums_block(first), &[IoSlice::new(&AlignedBuf::copy_of(&bytes))])?;
         }
         Ok(())
-    }
-
-    fn damaged_sums(&self, group: u64) -> Error {
-        let fault = super::Fault::new(
-            "checksums of the backup",
-            "as they were written",
-            format!("damaged, group {}", hex(group)),
-        );
-        Error::Damaged { device: self.labels.device.name().into(), block: self.sums_block(group), fault }
     }
 }

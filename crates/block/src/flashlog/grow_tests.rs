@@ -1,7 +1,7 @@
 //! Sets that become larger with their main device: while they are used, cut off anywhere, with a backup from before, by hand.
 use super::lasting_tests::{BLOCKS, Devices, alone};
 use super::staging::Backup;
-use super::tests::{Unplugged, Unreadable, block, get, names, options, put};
+use super::tests::{Unplugged, Unreadable, block, get, names, options, put, spoil};
 use super::*;
 use crate::{Device, Filter, MemoryDevice};
 use std::io::IoSlice;
@@ -399,6 +399,34 @@ fn a_backup_that_is_cut_off_while_it_becomes_larger_has_a_state_at_every_request
         cut_off += 1;
     }
     assert!(cut_off > 5, "{cut_off} were cut off");
+}
+
+#[test]
+fn a_backup_with_damaged_checksums_becomes_larger_and_none_are_made_of_what_it_has() {
+    // The last group gets more blocks.
+    for (at, sums) in [(400, BLOCKS), (BLOCKS - 1, BLOCKS + 1)] {
+        for requests in (0..).step_by(3) {
+            let what = format!("block {at} after {requests} requests");
+            let (devices, set, backup) = outgrown_backup(Mode::Synchronous, LARGER);
+            [at, sums].into_iter().for_each(|block| spoil(&backup, block));
+            let of_set = set.set().unwrap();
+            let cut = Unplugged::after(&backup, requests);
+            let _cut_off = of_set.backup(cut.clone());
+            if !verify_backup(backup.clone()).unwrap().damaged.is_empty() {
+                assert!(of_set.status().damage.backup.blocks > 0, "{what}");
+            }
+            let done = of_set.backup(backup.clone()).unwrap();
+            assert!(!done.is_full, "{what}: {done:?}");
+            let doubtful = Scrubbed { blocks: LARGER, doubtful: vec![at], ..Scrubbed::default() };
+            assert_eq!(of_set.scrub(backup.clone()).unwrap(), doubtful, "{what}");
+            assert_eq!(of_set.status().damage.backup, Bad { blocks: 1, first: at }, "{what}");
+            assert_eq!(verify_backup(backup).unwrap().damaged, std::slice::from_ref(&(at..at + 1)), "{what}");
+            devices.check(&set, &what);
+            if cut.left.load(Ordering::Relaxed) >= 0 {
+                break;
+            }
+        }
+    }
 }
 
 /// Makes main anew on its own device, cut off after each number of requests to that, of which what is left is checked, until it is done. Gives the
