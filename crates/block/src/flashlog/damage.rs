@@ -23,15 +23,16 @@ impl Flashlog {
         Ok(verified)
     }
 
-    /// All of main and a backup was compared, but for what is doubtful. If that was copied while it was forgotten which blocks of main are damaged (`of_forgotten`), these are
-    /// the same there: nothing more is known of them.
+    /// All of main and a backup was compared, but for what is doubtful, or being written. If that was copied while it was forgotten which blocks of
+    /// main are damaged (`of_forgotten`), these are the same there: nothing more is known of them.
     pub(super) fn note_scrubbed(&self, done: &Scrubbed, of_forgotten: bool) -> Result<(), Error> {
         let backup = bad([&done.waiting, &done.doubtful]);
         {
             let mut stages = self.stages.lock();
-            // A doubtful block may be one of them: the backup's would be right then.
-            let may_be_doubtful = done.doubtful.iter().any(|address| *address >= stages.forgotten.first);
-            if !of_forgotten && !may_be_doubtful {
+            // A doubtful block may be one of them: the backup's would be right then. So may one that waits: a power cut may take what was written.
+            let mut not_compared = done.doubtful.iter().chain(&done.waiting);
+            let may_be_one = not_compared.any(|address| *address >= stages.forgotten.first);
+            if !of_forgotten && !may_be_one {
                 stages.knowledge = Knowledge::All;
             }
         }

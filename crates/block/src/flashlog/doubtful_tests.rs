@@ -4,7 +4,7 @@ use super::chunk::{no_sum, zero_block};
 use super::doubtful::Doubtful;
 use super::format::GROUP_BLOCKS;
 use super::scrub::mended;
-use super::tests::{Unplugged, Unreadable, block, get, options, put};
+use super::tests::{Unplugged, Unreadable, block, get, open, options, put};
 use super::*;
 use crate::{BLOCK_SIZE, Device, Filter, MemoryDevice, Operation};
 use std::io::{IoSlice, IoSliceMut};
@@ -266,6 +266,35 @@ fn what_is_forgotten_is_not_settled_while_it_may_be_doubtful() {
         }
         assert!(get(&*set.backup, at) == had);
     }
+}
+
+#[test]
+fn what_is_forgotten_is_not_settled_while_it_is_being_written() {
+    let (set, device) = Set::new();
+    device.settle().unwrap();
+    for device in [&set.main, &set.backup] {
+        damage(device, 7);
+    }
+    assert_eq!(scrub(&device, &set).lost, [7]);
+    drop(device);
+    let device = Arc::new(set.reopen());
+    // The backup has it as it was.
+    damage(&set.backup, 7);
+    damage(&set.backup, BLOCKS);
+    let (below, is_done) = (set.backup.clone(), AtomicBool::new(false));
+    let backup = Arc::new(Writing { below, set: device.clone(), at: 7, is_done });
+    assert_eq!(device.scrub(backup).unwrap(), only(&[], &[7]));
+    // A power cut takes what was being written.
+    let (after, _) = open(&copy(&set.main), &copy(&set.log), Mode::Asynchronous).unwrap();
+    assert_eq!(after.status().damage.main, bad(1, 7));
+    after.give_up_backup(Uuid([60; 16])).unwrap();
+    let compared = after.backup(set.backup.clone());
+    assert!(matches!(compared, Err(Error::Forgotten { blocks: 1, first: 7, .. })), "{compared:?}");
+    drop(after);
+    // What was written is settled once the backup has it.
+    device.backup(set.backup.clone()).unwrap();
+    assert_eq!(scrub(&device, &set), only(&[], &[]));
+    assert_eq!(device.status().damage, Damage::default());
 }
 
 #[test]
