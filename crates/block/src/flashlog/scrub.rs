@@ -32,8 +32,8 @@ pub struct Scrubbed {
     pub waiting: Vec<u64>,
     /// They are damaged on main, and nobody has them as they were. Reading them fails until they are written.
     pub lost: Vec<u64>,
-    /// Their checksums on the backup were damaged, now or before, and main has something else than the backup, or cannot be read: nobody knows what is
-    /// right. The backup's count as damaged, and main's stay what they are.
+    /// Their checksums on the backup were damaged, now or before, and main has something else than the backup, or is known not to have them as they
+    /// were, or one of the two cannot be read: nobody knows what is right. The backup's count as damaged, and main's stay what they are.
     pub doubtful: Vec<u64>,
     /// They were damaged in the log, where an earlier version of them may have been, and are good again.
     pub log_repaired: Vec<u64>,
@@ -137,8 +137,8 @@ pub(super) struct Scrub<'a> {
     /// What it got since this began, up to a point.
     since: Since,
     to: Point,
-    /// Checksums of blocks of a group that had none, and that main has as well.
-    proven: BTreeMap<u64, u64>,
+    /// Checksums that blocks of a group get, as they had none, and main has them as well; and that those have none which an older program marked.
+    sums: BTreeMap<u64, u64>,
     pub(super) done: Scrubbed,
 }
 
@@ -158,8 +158,8 @@ struct Seen<'a> {
 impl<'a> Scrub<'a> {
     /// Of a backup, and of the log behind it up to a point.
     pub(super) fn new(set: &'a Flashlog, backup: Backup, behind: Behind, to: Point, done: Scrubbed) -> Scrub<'a> {
-        let (newest, since, proven) = (Newest::default(), Since::default(), BTreeMap::new());
-        Scrub { set, backup, behind, newest, since, to, proven, done }
+        let (newest, since, sums) = (Newest::default(), Since::default(), BTreeMap::new());
+        Scrub { set, backup, behind, newest, since, to, sums, done }
     }
 
     fn all(&mut self) -> Result<(), Stopped> {
@@ -185,7 +185,7 @@ impl<'a> Scrub<'a> {
                     self.doubt(address, &seen);
                 }
             }
-            self.write_proven()?;
+            self.write_sums()?;
         }
         Ok(self.backup.flush()?)
     }
@@ -207,13 +207,14 @@ impl<'a> Scrub<'a> {
             }
             self.done.blocks += 1;
         }
-        Ok(self.write_proven()?)
+        Ok(self.write_sums()?)
     }
 
-    /// Where the checksums of the group are damaged, all others have none from then on.
-    fn write_proven(&mut self) -> Result<(), crate::Error> {
-        let proven = std::mem::take(&mut self.proven);
-        self.backup.write_sums(&proven)
+    /// Where the checksums of the group are damaged, all others have none from then on; if there is nothing to write, they stay damaged, which is the
+    /// same to whoever reads them.
+    fn write_sums(&mut self) -> Result<(), crate::Error> {
+        let sums = std::mem::take(&mut self.sums);
+        self.backup.write_sums(&sums)
     }
 
     /// The newest version of a block that the log has behind the backup's state.
@@ -245,7 +246,7 @@ impl<'a> Scrub<'a> {
         match &seen.backup {
             _ if seen.in_log.is_some() || seen.is_coming => self.done.waiting.push(address),
             Some(block) if seen.main == seen.backup && !self.set.is_known_bad(address) => {
-                self.proven.insert(address, crc64(&block[..]));
+                self.sums.insert(address, crc64(&block[..]));
             }
             _ => self.done.doubtful.push(address),
         }
@@ -255,7 +256,12 @@ impl<'a> Scrub<'a> {
     fn judge(&mut self, address: u64, sum: u64) -> Result<(), Stopped> {
         let (set, seen) = (self.set, self.see(address)?);
         let Seen { in_log, is_coming, is_on_the_way, ref main, ref backup, .. } = seen;
-        if sum == no_sum() {
+        // Where it found no match, an older program's scrub wrote what the backup's block has with all bits flipped.
+        let is_flipped = has_sum(backup, !sum);
+        if sum == no_sum() || is_flipped {
+            if is_flipped {
+                self.sums.insert(address, no_sum());
+            }
             self.doubt(address, &seen);
             if in_log.is_none() {
                 // There is nothing else that main could be compared with.
