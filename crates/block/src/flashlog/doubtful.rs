@@ -19,7 +19,7 @@ pub(super) struct Doubtful {
     /// Groups that have some.
     groups: BTreeMap<u64, Bad>,
     /// What main's label told of the backup, and what it tells since they were found.
-    noted: Option<(Bad, Bad)>,
+    pub(super) noted: Option<(Bad, Bad)>,
 }
 
 impl Doubtful {
@@ -38,6 +38,16 @@ impl Doubtful {
 
     pub(super) fn all(&self) -> Bad {
         self.groups.values().fold(Bad::default(), |all, of_group| all.and(*of_group))
+    }
+
+    /// What main's label is to tell of the backup, which tells this.
+    pub(super) fn note(&mut self, told: Bad) -> Bad {
+        // They may be some of those that it tells of already.
+        let now = told.at_least(self.all());
+        // Somebody may have looked since they were noted: what was found is as what was told before.
+        let before = self.noted.filter(|(_, last)| *last == told).map_or(told, |(before, _)| before);
+        self.noted = Some((before, now));
+        now
     }
 }
 
@@ -77,13 +87,7 @@ impl Flashlog {
         }
         let (device, Bad { blocks, first }) = (backup.labels.device.name(), found);
         tracing::warn!(device, blocks, first, "checksums of a backup are damaged: its blocks have none from now on");
-        let noted = &mut backup.doubtful.noted;
-        self.note_damage(|damage| {
-            let before = noted.map_or(damage.backup, |(before, _)| before);
-            // They may be some of those that it tells of already.
-            damage.backup = damage.backup.at_least(found);
-            *noted = Some((before, damage.backup));
-        })
+        self.note_damage(|damage| damage.backup = backup.doubtful.note(damage.backup))
     }
 
     /// A backup is up to date: what main has as well gets its checksum. Those that are left without.
@@ -96,7 +100,7 @@ impl Flashlog {
                 // Main may be gone. The backup is done.
                 Err(error) => {
                     let device = &*self.name;
-                    tracing::warn!(device, %error, "main cannot be compared with a backup whose checksums are damaged");
+                    tracing::warn!(device, %error, "a backup whose checksums are damaged could not be compared with main");
                 }
             }
         }

@@ -85,7 +85,20 @@ fn blocks_without_a_checksum_are_counted_until_they_have_one() {
 }
 
 #[test]
-fn no_block_is_near_to_having_no_checksum() {
+fn what_was_found_between_two_states_of_a_backup_is_told_on() {
+    let mut doubtful = Doubtful::default();
+    doubtful.see(0, 0, &[no_sum(), no_sum()]);
+    assert_eq!(doubtful.note(Bad::default()), bad(2, 0));
+    doubtful.see(2, 1020, &[no_sum()]);
+    assert_eq!(doubtful.note(bad(2, 0)), bad(3, 0));
+    assert_eq!(doubtful.noted, Some((Bad::default(), bad(3, 0))));
+    // Somebody has looked.
+    assert_eq!(doubtful.note(bad(1, 900)), bad(3, 0));
+    assert_eq!(doubtful.noted, Some((bad(1, 900), bad(3, 0))));
+}
+
+#[test]
+fn zeros_are_not_near_to_having_no_checksum() {
     assert!(mended(&Some(Box::new(*zero_block())), no_sum()).is_none());
 }
 
@@ -166,7 +179,11 @@ fn a_backup_that_is_cut_off_anywhere_leaves_nobody_believing() {
             let (set, device) = if is_full { with_full_log(mode) } else { with_damaged_sums(mode) };
             // Of a copy the next call need not get to the group once more.
             put(&device, if is_full { 700 } else { 3 }, 33).unwrap();
-            let is_cut = device.backup(Unplugged::after(&set.backup, requests)).is_err();
+            let backup = Unplugged::after(&set.backup, requests);
+            let is_cut_before_its_end = device.backup(backup.clone()).is_err();
+            // Behind its end it is not told.
+            let is_cut = backup.left.load(Ordering::Relaxed) < 0;
+            assert!(is_cut || !is_cut_before_its_end, "{what}");
             drop(device);
             let (device, _) = Flashlog::open(set.main.clone(), set.log.clone(), &options(mode)).unwrap();
             // What it has without a checksum is told of.
