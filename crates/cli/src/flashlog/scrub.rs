@@ -89,7 +89,7 @@ impl Report for ScrubReport {
         words += &self.lost.words(lost);
         words += &self
             .doubtful
-            .words("DOUBTFUL, as the backup's checksums were damaged and main has something else, or cannot be read");
+            .words("DOUBTFUL, as the backup's checksums were damaged and main has something else, or is damaged there, or one of the two cannot be read");
         words += &self.log_repaired.words("Made good in the log");
         words += &self.log_damaged.words("Damaged in the log, for states to go back to");
         if self.good {
@@ -145,6 +145,6 @@ mod tests {
         assert_eq!(runs(&done.lost), [3..5, 9..10]);
         let doubtful = Scrubbed { doubtful: vec![7], ..Scrubbed::default() };
         let words = ScrubReport::of("S".into(), Some(Path::new("/b")), &doubtful).words();
-        assert!(words.contains("main has something else, or cannot be read: 4.00 KiB, first block 7"), "{words}");
+        assert!(words.contains("main has something else, or is damaged there, or one of the two cannot be read: 4.00 KiB, first block 7"), "{words}");
     }
 }
