@@ -104,7 +104,7 @@ step fmt 60 cargo fmt --all --check
 step mutants-listed 60 tests/suites/mutants.py --check
 # The feature has no dependency, and only these two, and the tests as a release, build it.
 step clippy 600 cargo clippy --workspace --all-targets --features holdfast/ublk -- -D warnings
-# What `requirements` has seen is there; a test that does not find it has failed, and is not skipped.
+# What `requirements` has seen is there; a test that does not find it has failed, and is not skipped. But who is not root skips those that need root.
 export HOLDFAST_REQUIRE=fuse,program$([ "$(id -u)" != 0 ] || echo ,root)
 # Most of its time tests wait, for recovery points and for programs: two for each processor.
 step unit 1800 env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --workspace --features holdfast/ublk --no-fail-fast

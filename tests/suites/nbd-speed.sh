@@ -41,18 +41,18 @@ measure() {
     local server=$1 mode bs depth end load sockets=("$WORK/s") jobs=() socket file plugin=() advice
     read -r mode bs depth end <<<"$2"
     load=(--time_based --runtime="${RUNTIME_S:-2}")
-    if [ -n "$end" ]; then
-        load=(--end_fsync=1)
-        sync "$FILE" "$LOG"   # nobody pays for what others have left
-    fi
+    [ -z "$end" ] || load=(--end_fsync=1)
+    # Nobody pays for what others have left.
+    sync "$FILE" "$LOG"
     case $server in
         *-past | serve-*)
             advice=normal   # of writes that are not scattered: "sequential" is for reads
             [[ $mode != rand* ]] || advice=random
             [ "$mode" != read ] || advice=sequential
-            sync "$FILE" "$LOG"
             for file in "$FILE" "$LOG"; do dd if="$file" iflag=nocache count=0 status=none; done
             [[ $server == serve-* ]] || plugin=(cache=none fadvise="$advice") ;;
+        # Whoever was here before has put some into the cache, or out of it.
+        *) cat "$FILE" "$LOG" >/dev/null ;;
     esac
     rm -f "$WORK/s" "$WORK/t"
     case $server in
