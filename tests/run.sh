@@ -30,7 +30,7 @@ passed=0 failed=0 skipped=0 failures=
 # counts LOG: "passed failed skipped" from the results of cargo test and of the suites.
 counts() {
     awk '/^test result: / { for (i = 1; i < NF; i++) { if ($(i + 1) ~ /^passed/) p += $i; if ($(i + 1) ~ /^failed/) f += $i; if ($(i + 1) ~ /^ignored/) s += $i } }
-        /^[a-z0-9]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $2; f += $4; s += $6 }
+        /^[a-z0-9-]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { p += $2; f += $4; s += $6 }
         END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
