@@ -109,6 +109,13 @@ pub(crate) fn take(wanted: &Wanted<'_>, welcome: impl Fn(&Inspected) -> bool) ->
             "{shown}: a {role} device of {size} is too small, it takes {least} at least; nothing was changed"
         )));
     }
+    if wanted.keeps && wanted.force && bytes < length_bytes {
+        let (shown, size) = (path.display(), size::show(length_bytes));
+        return Err(Failure::usage(format!(
+            "{shown} is a file of {size}, which a smaller size would cut off; nothing was changed"
+        ))
+        .hint("leave --size away, or make the file smaller before"));
+    }
     drop(held);
     resize(path, &file, bytes)?;
     drop(file);

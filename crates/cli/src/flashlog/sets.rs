@@ -193,7 +193,7 @@ pub(crate) fn explain(error: Error) -> Failure {
         }
         Error::Replaced { .. } => "use the one that the set has now; status DEVICE tells which that is",
         Error::Older { .. } => {
-            "it is a copy, or the set has been used without it; rebuild --force makes main anew from the backup and the log"
+            "it is a copy, or the set has been used without it: use the newer one. If that is lost, and this is the log, main goes on: serve --without-log; if this is main, rebuild makes one anew from the backup and the log"
         }
         Error::Incomplete { .. } => "a backup that is not complete is nothing to rebuild from; go on with the backup",
         Error::Gap { .. } => {
@@ -217,7 +217,7 @@ pub(crate) fn explain(error: Error) -> Failure {
         Error::TooSmall { least, .. } => {
             let least = bytes(*least);
             return Failure::new(words)
-                .hint(format!("use a larger device; of a file, say a larger size: --size {least}, or more"));
+                .hint(format!("use a larger device; of a file, say a size for it: {least} bytes at least"));
         }
         Error::Damaged { .. } | Error::MissingPages { .. } => {
             "if it is the log: rebuild --drop-later goes on with what is in front of it; so does catch-up --drop-later without a backup, if it is the log's end that cannot be read; serve --without-log with main as it is"
@@ -264,7 +264,7 @@ mod tests {
     fn what_is_too_small_may_be_as_large_as_is_advised() {
         let too_small = Error::TooSmall { device: "main".into(), role: Role::Main, blocks: 100, least: 512 };
         let hint = explain(too_small).hint.unwrap_or_default();
-        assert!(hint.contains("larger device") && hint.contains("--size 2097152"), "{hint}");
+        assert!(hint.contains("larger device") && hint.contains("2097152 bytes"), "{hint}");
     }
 
     #[test]

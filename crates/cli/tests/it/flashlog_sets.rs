@@ -234,7 +234,16 @@ fn what_holds_something_is_refused_and_named() {
     rig.run(["flashlog", "status", "--export", "store"]).exits(1);
     let exported = rig.run(["flashlog", "status", "--export", "log"]).exits(0).out;
     assert!(exported.starts_with("HOLDFAST_FLASHLOG_ROLE=log\n") && exported.contains("_SET="), "{exported}");
-    // With --force, main keeps what it has.
+    // With --force, main keeps what it has, also if it is said to become smaller.
+    for (size, why) in [("16M", "would cut off"), ("1M", "too small")] {
+        let smaller = ["flashlog", "create", "--main", "store", "--log", "l", "--force", "--size", size];
+        rig.run(smaller).exits(2).says(why).says("nothing was changed");
+    }
+    fs::File::create(rig.path("empty")).unwrap().set_len(64 << 20).unwrap();
+    rig.run([&["flashlog", "backup", "--to", "backup"], &SET[..]].concat()).exits(0);
+    let rebuild = ["flashlog", "rebuild", "--backup", "backup", "--log", "log", "--main", "empty", "--size", "10M"];
+    rig.run(rebuild).exits(2).says("too small").says("nothing was changed");
+    assert!(["store", "empty"].map(|name| fs::metadata(rig.path(name)).unwrap().len()) == [64 << 20; 2]);
     let mut old = fs::read(rig.path("store")).unwrap();
     rig.run(["flashlog", "create", "--main", "store", "--log", "l", "--log-size", "16M", "--force"]).exits(0);
     let mut new = fs::read(rig.path("store")).unwrap();

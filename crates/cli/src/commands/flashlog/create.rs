@@ -7,13 +7,17 @@ use crate::flashlog::{apart, backup, sets};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::{quoting, size};
-use holdfast_block::flashlog::{self, Create, Flashlog, Options, Role};
+use holdfast_block::BLOCK_SIZE;
+use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Create, Flashlog, Options, Role};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
 /// Of main in a new file.
 const DEFAULT_BYTES: u64 = 8 << 30;
+
+/// Of main at least: the labels, and as much.
+const LEAST_BYTES: u64 = 2 * AREA_UNIT_BLOCKS * BLOCK_SIZE as u64;
 
 #[derive(Serialize)]
 struct Created {
@@ -53,7 +57,7 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
         ground::take(&Wanted { path, role, size_bytes, default_bytes, least_bytes, force, keeps }, |_| false)
     };
     // What is on the devices can be refused before anything is changed.
-    let mut main_ground = take(main, Role::Main, *size, [DEFAULT_BYTES, 0])?;
+    let mut main_ground = take(main, Role::Main, *size, [DEFAULT_BYTES, LEAST_BYTES])?;
     let main_bytes = sets::size_bytes(&*main_ground.device);
     let mut log_ground = take(log, Role::Log, *log_size, sets::log_sizes(main_bytes))?;
     let mut backup_ground: Option<Ground> = match backup {

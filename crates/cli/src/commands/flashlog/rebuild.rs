@@ -84,7 +84,8 @@ fn ground(arguments: &FlashlogRebuild, blocks: u64) -> Result<Ground> {
     let FlashlogRebuild { main, size, force, .. } = arguments;
     let default_bytes = sets::bytes(blocks + AREA_UNIT_BLOCKS);
     let (role, size_bytes, force) = (Role::Main, *size, *force);
-    let wanted = Wanted { path: main, role, size_bytes, default_bytes, least_bytes: 0, force, keeps: false };
+    let least_bytes = default_bytes;
+    let wanted = Wanted { path: main, role, size_bytes, default_bytes, least_bytes, force, keeps: false };
     ground::take(&wanted, |_| false)
 }
 
