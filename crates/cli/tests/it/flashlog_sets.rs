@@ -227,6 +227,9 @@ fn what_holds_something_is_refused_and_named() {
     rig.run(["flashlog", "backup", "--main", "main", "--log", "log", "--to", "store"]).exits(1).says("--force");
     rig.run(["flashlog", "rebuild", "--backup", "main", "--log", "log", "--main", "n"]).exits(1).says("no backup");
     rig.run(["flashlog", "create", "--main", "x", "--log", "./x"]).exits(2).says("cannot be two devices");
+    rig.run(["flashlog", "serve", "--main", "main", "--log", "./main"]).exits(2).says("cannot be two devices");
+    let onto_its_log = ["flashlog", "rebuild", "--backup", "b", "--log", "log", "--main", "log", "--force"];
+    rig.run(onto_its_log).exits(2).says("cannot be two devices");
     rig.run(["flashlog", "create", "--main", "no/x", "--log", "y"]).exits(1).says("no such directory");
     rig.run(["flashlog", "create", "--main", "/dev/no-such-disk", "--log", "y"]).exits(1).says("is it plugged in?");
     rig.run(["flashlog", "serve", "--main", "log", "--log", "main"]).exits(1).says("it is the log device of a set");

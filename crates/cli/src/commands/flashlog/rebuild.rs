@@ -1,5 +1,6 @@
 //! `holdfast flashlog rebuild`: main from backup and log.
 
+use super::distinct;
 use crate::args::FlashlogRebuild;
 use crate::failure::{Failure, Result, exit};
 use crate::flashlog::backup::BadBlocks;
@@ -66,6 +67,8 @@ impl Report for Rebuilt {
 }
 
 pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
+    let devices = [Some(&arguments.main), Some(&arguments.backup), arguments.log.as_ref()];
+    distinct(&devices.into_iter().flatten().map(|path| &**path).collect::<Vec<_>>())?;
     let backup = stack::device(&arguments.backup, Access::ReadWrite)?;
     let label = sets::inspect(&backup)?.filter(|label| label.role == Role::Backup).ok_or_else(|| {
         Failure::new(format!("{}: no backup of a Flashlog", arguments.backup.display()))

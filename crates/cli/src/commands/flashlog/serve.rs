@@ -1,6 +1,6 @@
 //! `holdfast flashlog serve`: a set for NBD clients.
 
-use super::absolute;
+use super::{absolute, distinct};
 use crate::args::{FlashlogMode, FlashlogServe, LogLevel};
 use crate::disks::index_blocks;
 use crate::failure::{Failure, Result};
@@ -50,6 +50,9 @@ impl Report for Begun {
 
 pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLevel>) -> Result<()> {
     logging::start(Some(&arguments.main), level);
+    distinct(
+        &[Some(&arguments.main), arguments.log.as_ref()].into_iter().flatten().map(|path| &**path).collect::<Vec<_>>(),
+    )?;
     // Before anything else opens files.
     let inherited = Listener::inherited()
         .map_err(|error| Failure::new(format!("the sockets of the service manager: {}", plain(&error))))?;
