@@ -177,6 +177,15 @@ pub(crate) fn total_mut(bufs: &[IoSliceMut<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
+/// Copies one buffer into scattered ones of the same total length.
+pub(crate) fn scatter(mut from: &[u8], bufs: &mut [IoSliceMut<'_>]) {
+    for buf in bufs {
+        let (now, later) = from.split_at(buf.len());
+        buf.copy_from_slice(now);
+        from = later;
+    }
+}
+
 /// Total length of the buffers of a write.
 pub(crate) fn total(bufs: &[IoSlice<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()

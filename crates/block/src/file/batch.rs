@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::ring::{Job, Outcome, Ring};
 use super::transfer::{self, Alignment, Failure, MAX_SLICES};
 use super::{FileDevice, Operation};
-use crate::device::{check_request, total, total_mut};
+use crate::device::{check_request, scatter, total, total_mut};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Read, Write};
 
 /// Requests for which memory is set up at once.
@@ -134,7 +134,7 @@ impl FileDevice {
             match outcome {
                 Some(Outcome::Done(count)) if count as u64 == length_bytes => {
                     if let Way::Bounce(buf) = way {
-                        transfer::scatter(buf, read.bufs);
+                        scatter(buf, read.bufs);
                     }
                 }
                 Some(Outcome::Failed(errno)) => {

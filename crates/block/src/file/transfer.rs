@@ -92,11 +92,6 @@ pub(super) fn write(fd: &OwnedFd, offset: u64, bufs: &[IoSlice<'_>], direct: Opt
     Ok(())
 }
 
-/// Copies one buffer into scattered ones of the same total length.
-pub(super) fn scatter(from: &[u8], bufs: &mut [IoSliceMut<'_>]) {
-    Place::default().scatter(from, bufs);
-}
-
 /// Copies scattered buffers into one of the same total length.
 pub(super) fn gather(bufs: &[IoSlice<'_>], into: &mut [u8]) {
     Place::default().gather(bufs, into);

@@ -13,7 +13,7 @@ use super::ring::{Area, Rings};
 use super::stages::{Place, Stage, Stages, Version};
 use super::status::Status;
 use super::turns::{RealTimer, Timer, Turn};
-use crate::device::read_one_by_one;
+use crate::device::{read_one_by_one, scatter};
 use crate::nbd::Extent;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error, Latch, Operation, Read, check_request};
 use holdfast_integrity::crc64;
@@ -552,12 +552,7 @@ impl Device for Flashlog {
         }
         let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
         self.read_mixed(first, found, &mut bytes)?;
-        let mut rest = &bytes[..];
-        for buf in bufs {
-            let (now, later) = rest.split_at(buf.len());
-            buf.copy_from_slice(now);
-            rest = later;
-        }
+        scatter(&bytes, bufs);
         Ok(())
     }
 

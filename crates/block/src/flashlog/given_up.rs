@@ -7,6 +7,7 @@ use super::format::{Decoded, Label, Role, State, Uuid};
 use super::labels::{Labelled, look, next_that_counts, remove_labels, remove_others};
 use super::outgrown::read_behind;
 use super::ring::is_of_read;
+use crate::device::scatter;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -115,12 +116,7 @@ impl Device for AsLarge<'_> {
         if there_bytes > 0 {
             self.below.read(first, &mut [IoSliceMut::new(&mut bytes[..there_bytes])])?;
         }
-        let mut rest = &bytes[..];
-        for buf in bufs {
-            let (now, later) = rest.split_at(buf.len());
-            buf.copy_from_slice(now);
-            rest = later;
-        }
+        scatter(&bytes, bufs);
         Ok(())
     }
 

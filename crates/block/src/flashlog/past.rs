@@ -10,6 +10,7 @@ use super::newest::Newest;
 use super::ring::{Area, Rings};
 use super::staging::Backup;
 use super::sums::{Base, Based};
+use crate::device::scatter;
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Operation, check_request};
 use holdfast_integrity::crc64;
 use parking_lot::Mutex;
@@ -189,12 +190,7 @@ impl Device for Past {
         let count = check_request(&self.name, Operation::Read, self.blocks, first, length_bytes)?;
         let mut bytes = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
         self.fill(first, &mut bytes)?;
-        let mut rest = &bytes[..];
-        for buf in bufs {
-            let (now, later) = rest.split_at(buf.len());
-            buf.copy_from_slice(now);
-            rest = later;
-        }
+        scatter(&bytes, bufs);
         Ok(())
     }
 

@@ -50,18 +50,24 @@ fn a_version_that_was_written_again_and_is_damaged_ends_no_backup() {
     server.stop();
 }
 
-#[test]
-fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
+/// A set of whose second MiB, which the backup has and main lacks, the log has lost so many bytes.
+fn without_a_mib(lost_bytes: usize) -> Rig {
     let rig = set();
-    let serve = || Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
-    let server = serve();
+    let server = Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
     let mut client = server.client();
     client.write(1 << 20, &bytes(1, 1 << 20));
     client.try_flush().unwrap();
     rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
     drop(client);
     server.kill();
-    lose(&rig, &bytes(1, 1 << 20), 1 << 20);
+    lose(&rig, &bytes(1, 1 << 20), lost_bytes);
+    rig
+}
+
+#[test]
+fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
+    let rig = without_a_mib(1 << 20);
+    let serve = || Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
     // Main must have it in this mode.
     let refused = rig.run([&["flashlog", "serve"], &SET[..]].concat()).exits(1);
     assert!(refused.err.contains("the log has lost data that main does not have"), "{refused:?}");
@@ -134,15 +140,7 @@ fn data_that_main_has_not_got_is_taken_from_the_backup_or_told() {
 
 #[test]
 fn what_is_given_up_for_one_backup_is_not_for_the_next() {
-    let rig = set();
-    let server = Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
-    let mut client = server.client();
-    client.write(1 << 20, &bytes(1, 1 << 20));
-    client.try_flush().unwrap();
-    rig.run(["flashlog", "backup", "--to", "backup"]).exits(0);
-    drop(client);
-    server.kill();
-    lose(&rig, &bytes(1, 1 << 20), 4096);
+    let rig = without_a_mib(4096);
     // Main alone that is killed knows of regions only that it has written there.
     let serve_alone = || Server::start(&rig, &["--main", "main", "--without-log", "--accept-loss", "--mode", "async"]);
     let set_with_log = Server::start(&rig, &[&SET[..], &["--mode", "async"]].concat());
