@@ -270,6 +270,7 @@ impl Alone {
         if *gate || marks.map == map && damage == marks.labels.label.damage {
             return Ok(());
         }
+        // What main alone has written since that flush is made durable between the map and the label that makes it count.
         marks.note(map, |label| label.damage = damage)
     }
 }

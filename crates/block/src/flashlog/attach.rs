@@ -84,7 +84,7 @@ struct Joining {
     forgotten: Option<(u64, Regions)>,
     /// It would have got a version of one that may be one of these of which nobody knows that main alone has written it.
     may_be_older: bool,
-    /// It has got what main has of one that may be one of these: if it was well again there, an older version.
+    /// It has got what main alone has written of one that may be one of these: another one that is lost may count in its place.
     covers: bool,
 }
 
@@ -365,10 +365,15 @@ impl Joining {
     fn may_get_older(&self, alone: &Alone, regions: &Regions) -> bool {
         let Some((first, within)) = &self.forgotten else { return false };
         let (own, mut at) = (alone.marks.lock().own.clone(), *first);
-        while let Some((run, count)) = regions.next_run(at, u64::MAX) {
-            at = run + count;
-            if (run..at).any(|block| within.has_block(block) && !own.has_block(block)) {
-                return true;
+        while let Some((mut next, count)) = regions.next_run(at, u64::MAX) {
+            at = next + count;
+            while next < at {
+                let (own_first, own_count) =
+                    own.next_run(next, at - next).filter(|(own, _)| *own < at).unwrap_or((at, 0));
+                if within.next_run(next, 1).is_some_and(|(one, _)| one < own_first) {
+                    return true;
+                }
+                next = own_first + own_count;
             }
         }
         false
@@ -442,8 +447,8 @@ impl Joining {
                         true => {
                             // It may have been written anew.
                             self.unread.remove(&addresses);
-                            if let Some((first, within)) = &self.forgotten {
-                                self.covers |= addresses.clone().any(|at| at >= *first && within.has_block(at));
+                            if let Some((first, within)) = self.forgotten.as_ref().filter(|_| !self.covers) {
+                                self.covers = addresses.clone().any(|at| at >= *first && within.has_block(at));
                             }
                             Chunk::arrive(&[IoSlice::new(written)], 0, some.len(), &memory)
                         }

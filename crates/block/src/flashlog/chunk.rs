@@ -83,7 +83,7 @@ pub(super) fn zero_sum() -> u64 {
     *SUM.get_or_init(|| crc64(zero_block()))
 }
 
-/// The checksum of what nobody has, or nobody knows to be right: data has it by chance only, and none that one flipped bit is away from zeros.
+/// The checksum of what nobody has, or nobody knows to be right: data has it by chance only, and zeros with one flipped bit do not.
 pub(super) fn no_sum() -> u64 {
     !zero_sum()
 }

@@ -18,6 +18,11 @@ pub struct Create {
     pub log: Uuid,
 }
 
+/// Blocks of the smallest main device: a MiB, and its labels.
+pub const fn main_blocks_least() -> u64 {
+    2 * AREA_UNIT_BLOCKS
+}
+
 /// Blocks of the smallest log device: an area of labels, one of pages, and two of data.
 pub const fn log_blocks_least() -> u64 {
     LABEL_AREA_BLOCKS + 3 * AREA_UNIT_BLOCKS
@@ -47,7 +52,7 @@ pub fn check_backup(main: &dyn Device, backup: &dyn Device) -> Result<(), Error>
 /// # Errors
 /// [`Error::TooSmall`], [`Error::Device`].
 pub fn create(main: Arc<dyn Device>, log: Arc<dyn Device>, names: &Create) -> Result<u64, Error> {
-    let sizes = [(&main, Role::Main, 2 * AREA_UNIT_BLOCKS), (&log, Role::Log, log_blocks_least())];
+    let sizes = [(&main, Role::Main, main_blocks_least()), (&log, Role::Log, log_blocks_least())];
     for (device, role, least) in sizes {
         if device.blocks() < least {
             return Err(Error::TooSmall { device: device.name().into(), role, blocks: device.blocks(), least });

@@ -7,7 +7,7 @@ use super::format::{Decoded, Label, Role, State, Uuid};
 use super::labels::{Labelled, look, next_that_counts, remove_labels, remove_others};
 use super::outgrown::read_behind;
 use super::ring::is_of_read;
-use crate::device::scatter;
+use crate::device::{scatter, total_mut};
 use crate::{AlignedBuf, BLOCK_SIZE, Device, Error as DeviceError};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ impl Device for AsLarge<'_> {
     }
 
     fn read(&self, first: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), DeviceError> {
-        let length_bytes = bufs.iter().map(|buf| buf.len()).sum();
+        let length_bytes = total_mut(bufs) as usize;
         let mut bytes = AlignedBuf::zeroed(length_bytes);
         let there_bytes = (self.below.blocks().saturating_sub(first) as usize * BLOCK_SIZE).min(length_bytes);
         if there_bytes > 0 {

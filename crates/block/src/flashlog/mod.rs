@@ -180,7 +180,7 @@ pub use ahead::ReadAhead;
 pub use at::{At, Barrier, barriers};
 pub use attach::Attached;
 pub use backup::BackedUp;
-pub use create::{Create, backup_blocks_least, check_backup, create, log_blocks_least, set_blocks};
+pub use create::{Create, backup_blocks_least, check_backup, create, log_blocks_least, main_blocks_least, set_blocks};
 pub use device::{CatchUp, Flashlog, INDEX_ENTRY_BYTES, Mode, Options, Order};
 pub use error::Error;
 pub use format::{AREA_UNIT_BLOCKS, Bad, Damage, FORMAT_VERSION, Fault, Role, Uuid};

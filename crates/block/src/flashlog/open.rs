@@ -57,7 +57,7 @@ pub(super) struct Joined {
     pub(super) added: BTreeSet<u64>,
     /// The same, of which it tells, if main alone has had it written since.
     pub(super) noted: BTreeSet<u64>,
-    /// Main alone did not know which are damaged, and it has got what main has where some of them may be: of one that was well again there, an older version.
+    /// Main alone did not know which are damaged, and may have written some of them anew: others that are lost may count in their place.
     pub(super) covers: bool,
 }
 

@@ -271,7 +271,7 @@ fn check_room(main: &Arc<dyn Device>, blocks: u64, set_blocks: u64) -> Result<()
     Ok(())
 }
 
-/// That a main which is to have another size than it has can have labels at its new end. (If it has it, that is looked at before it changes.)
+/// That a main which is to have another size than it has can have labels at its new end. One that keeps its size is looked at when it is given up.
 fn check_end(main: &Arc<dyn Device>, blocks: u64, of_sets: &[u64]) -> Result<(), Error> {
     if blocks == main.blocks() { Ok(()) } else { check_as_large(&**main, blocks, of_sets) }
 }

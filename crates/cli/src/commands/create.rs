@@ -150,7 +150,7 @@ pub(crate) fn run(arguments: &Create, format: Format) -> Result<()> {
         return Err(Failure::usage("--costs has no effect but on --protection auto, which takes the cheapest mode"));
     }
     let all = [Some(store), arguments.log.as_ref(), arguments.backup.as_ref()];
-    distinct(&all.into_iter().flatten().map(PathBuf::as_path).collect::<Vec<_>>())?;
+    distinct(all.into_iter().flatten().map(PathBuf::as_path))?;
     print(format, &create(store, arguments.size, wanted(arguments), arguments.force)?);
     Ok(())
 }

@@ -157,7 +157,7 @@ impl Report for BackupReport {
         let unchecked = self.unchecked_first_block.map_or(String::new(), |first| {
             format!(
                 "DOUBTFUL: {}, first block {first} of the set: their checksums on the backup were damaged, and main has something else, or could not be \
-                 compared, as it is damaged there itself or they were written meanwhile. Nobody knows whether the backup's are right: main stays what \
+                 compared (damaged there itself, gone, or written meanwhile). Nobody knows whether the backup's are right: main stays what \
                  it is, and they count as damaged until a backup gets them written anew, or a scrub finds main to have the same; a backup elsewhere (--to OTHER) is copied whole.\n",
                 size::show(self.unchecked_bytes)
             )

@@ -352,9 +352,9 @@ impl Changing<'_> {
                 Ok(Some(format!("attach: {attached:?}")))
             }
             // One that is just being made another log is not recognised, and not waited for then.
-            Err(_) if self.watched.has_lost(LOG) => Ok(Some("attach, failed".to_string())),
-            // While it is made another one it is not recognised.
-            Err(_) if is_new && self.watched.back_at().is_some() => Ok(Some("attach, failed".to_string())),
+            Err(_) if self.watched.has_lost(LOG) || is_new && self.watched.back_at().is_some() => {
+                Ok(Some("attach, failed".to_string()))
+            }
             Err(error) => Err(format!("attach, new {is_new}: {error}")),
         }
     }

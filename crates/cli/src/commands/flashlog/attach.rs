@@ -46,7 +46,7 @@ fn attached(arguments: &FlashlogAttach) -> Result<AttachReport> {
             Failure::new("no server of a set was found, and no mount").hint("say which main gets it: --main DEVICE")
         );
     };
-    distinct(&[main, log])?;
+    distinct([main.as_path(), log.as_path()])?;
     let of_main = sets::main(main, Access::ReadOnlyUnlocked, Some(log))?;
     let label = match flashlog::inspect(&*of_main).map_err(sets::explain)? {
         Some(label) => label,

@@ -7,17 +7,13 @@ use crate::flashlog::{apart, backup, sets};
 use crate::output::{Format, Report, print};
 use crate::paths::shell;
 use crate::{quoting, size};
-use holdfast_block::BLOCK_SIZE;
-use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Create, Flashlog, Options, Role};
+use holdfast_block::flashlog::{self, Create, Flashlog, Options, Role};
 use serde::Serialize;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Of main in a new file.
 const DEFAULT_BYTES: u64 = 8 << 30;
-
-/// Of main at least: the labels, and as much.
-const LEAST_BYTES: u64 = 2 * AREA_UNIT_BLOCKS * BLOCK_SIZE as u64;
 
 #[derive(Serialize)]
 struct Created {
@@ -51,13 +47,13 @@ impl Report for Created {
 
 pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
     let FlashlogCreate { main, log, backup, size, log_size, backup_size, force } = arguments;
-    distinct(&[Some(main), Some(log), backup.as_ref()].into_iter().flatten().map(|path| &**path).collect::<Vec<_>>())?;
+    distinct([Some(main), Some(log), backup.as_ref()].into_iter().flatten().map(PathBuf::as_path))?;
     let take = |path, role, size_bytes, [default_bytes, least_bytes]: [u64; 2]| {
         let (force, keeps) = (*force, role == Role::Main);
         ground::take(&Wanted { path, role, size_bytes, default_bytes, least_bytes, force, keeps }, |_| false)
     };
     // What is on the devices can be refused before anything is changed.
-    let mut main_ground = take(main, Role::Main, *size, [DEFAULT_BYTES, LEAST_BYTES])?;
+    let mut main_ground = take(main, Role::Main, *size, [DEFAULT_BYTES, sets::bytes(flashlog::main_blocks_least())])?;
     let main_bytes = sets::size_bytes(&*main_ground.device);
     let mut log_ground = take(log, Role::Log, *log_size, sets::log_sizes(main_bytes))?;
     let mut backup_ground: Option<Ground> = match backup {
@@ -96,7 +92,8 @@ pub(super) fn run(arguments: &FlashlogCreate, format: Format) -> Result<()> {
 }
 
 /// The same one twice is a slip.
-pub(crate) fn distinct(paths: &[&Path]) -> Result<()> {
+pub(crate) fn distinct<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let paths: Vec<&Path> = paths.into_iter().collect();
     let resolved = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
     for (at, path) in paths.iter().enumerate() {
         if paths[..at].iter().any(|other| resolved(other) == resolved(path)) {

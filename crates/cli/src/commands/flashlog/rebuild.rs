@@ -15,7 +15,7 @@ use holdfast_block::flashlog::{self, AREA_UNIT_BLOCKS, Error, Flashlog, Inspecte
 use holdfast_block::{Access, BLOCK_SIZE, Device, FileDevice};
 use serde::Serialize;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Serialize)]
@@ -68,7 +68,7 @@ impl Report for Rebuilt {
 
 pub(super) fn run(arguments: &FlashlogRebuild, format: Format) -> Result<u8> {
     let devices = [Some(&arguments.main), Some(&arguments.backup), arguments.log.as_ref()];
-    distinct(&devices.into_iter().flatten().map(|path| &**path).collect::<Vec<_>>())?;
+    distinct(devices.into_iter().flatten().map(PathBuf::as_path))?;
     let backup = stack::device(&arguments.backup, Access::ReadWrite)?;
     let label = sets::inspect(&backup)?.filter(|label| label.role == Role::Backup).ok_or_else(|| {
         Failure::new(format!("{}: no backup of a Flashlog", arguments.backup.display()))

@@ -50,9 +50,7 @@ impl Report for Begun {
 
 pub(super) fn run(arguments: &FlashlogServe, format: Format, level: Option<LogLevel>) -> Result<()> {
     logging::start(Some(&arguments.main), level);
-    distinct(
-        &[Some(&arguments.main), arguments.log.as_ref()].into_iter().flatten().map(|path| &**path).collect::<Vec<_>>(),
-    )?;
+    distinct([Some(&arguments.main), arguments.log.as_ref()].into_iter().flatten().map(PathBuf::as_path))?;
     // Before anything else opens files.
     let inherited = Listener::inherited()
         .map_err(|error| Failure::new(format!("the sockets of the service manager: {}", plain(&error))))?;
